@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 
 from reconciler.core import cycle_attempts, cycle_cache, cycle_context, remedy_log
 from reconciler.core.cycle import attempt_losses, cycle_alarm, cycle_events, cycle_nodes
-from reconciler.core.nodes import flapping, mismatches
+from reconciler.core.nodes import fitness, flapping
 from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState, EndReason, NodeState
@@ -288,11 +288,6 @@ def _who(drain: desired.NodeDrain) -> str:
     return f" ({drain.owner})" if drain.owner else ""
 
 
-def lacks(inventory: records.Inventory, pool: desired.Pool) -> str:
-    """Return what a node has less of than its pool declares; empty if nothing."""
-    return "; ".join(one.message for one in mismatches.find_mismatches(inventory, pool))
-
-
 def _doubt_attempts(attempts: cycle_attempts.CycleAttempts, node: records.NodeRecord) -> None:
     for attempt in attempts.of_node(node.name):
         if attempt.state is not AttemptState.UNKNOWN:
@@ -396,17 +391,17 @@ class _NodeRules:
             return node.state, node.message
         if pool is None:
             return NodeState.DRAINING if busy else NodeState.DRAINED, "no pool declares it"
-        missing = lacks(node.inventory, pool)
+        missing = fitness.lacks(node.inventory, pool)
         if missing:
             return NodeState.UNHEALTHY, missing
         if node.name in self._unheard:
             return NodeState.UNHEALTHY, UNHEARD
         if node.undecided:
             return NodeState.UNHEALTHY, node.undecided
-        for one in pool.counted(node.inventory.checks):
-            if one.verdict == "failed":
-                later = flapping.outlook(node, pool)
-                return NodeState.UNHEALTHY, f"check {one.name} failed: {one.message}{later}"
+        failed = fitness.failed_checks(node.inventory, pool)
+        if failed:
+            later = flapping.outlook(node, pool)
+            return NodeState.UNHEALTHY, fitness.failure(failed[0]) + later
         remedy = self._remedies.open_on(node.name)
         if remedy is not None:
             return (

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from reconciler.core.quota import over_limit
-from reconciler.core.safety import capacity, digests, job_impact, structure_diff
+from reconciler.core.safety import digests, job_impact, service_exits, structure_diff
 from reconciler.model import desired
 from reconciler.model.state import records
 
@@ -24,7 +24,8 @@ class PoolImpact(msgspec.Struct, frozen=True):
     """GPUs and nodes of one pool that leave and enter service.
 
     A node is in service if its pool manages it and git does not drain it. It counts with the GPUs
-    that its pool declares, whether or not it reports. In a provisioned pool, existing and coming
+    that its pool declares, whether or not it reports. If it reports, a change may take it out of
+    service as :mod:`service_exits` says. In a provisioned pool, existing and coming
     nodes count, and at least its minimum. ``pool`` is empty for all pools together, in which a node
     that only changes its pool neither leaves nor enters. Its own pool counts it in ``gpus_moving``,
     a part of those leaving. ``nodes_losing``: how many nodes lose GPUs, all or some of them.
@@ -93,6 +94,7 @@ class Impact(msgspec.Struct, frozen=True):
     Attributes:
         total: GPUs of all pools together.
         pools: GPUs of each affected pool, by name.
+        exits: nodes that leave service although their pool keeps them, in order of name.
         queues_removed: names.
         queues_added: names.
         amounts: guarantees and limits that change.
@@ -107,6 +109,7 @@ class Impact(msgspec.Struct, frozen=True):
 
     total: PoolImpact
     pools: tuple[PoolImpact, ...] = ()
+    exits: tuple[service_exits.ServiceExit, ...] = ()
     queues_removed: tuple[str, ...] = ()
     queues_added: tuple[str, ...] = ()
     amounts: tuple[AmountChange, ...] = ()
@@ -142,8 +145,9 @@ def measure_impact(
         observed: records as of the last cycle.
         now: seconds since the epoch, for lost work and deadlines.
     """
-    total, pools = _pools(before.structure, after.structure, observed)
-    jobs = tuple(job_impact.find_job_impacts(before, after, observed, now))
+    service = service_exits.compare(before.structure, after.structure, observed, now)
+    total, pools = _pools(service)
+    jobs = tuple(job_impact.find_job_impacts(before, after, observed, service, now))
     removed = tuple(sorted(name for name in before.jobs if job_impact.is_removed(name, after)))
     differing = dict(structure_diff.differences(before.structure, after.structure))
     labels = tuple(differing)
@@ -160,6 +164,7 @@ def measure_impact(
     return Impact(
         total=total,
         pools=pools,
+        exits=tuple(service.exits[node] for node in sorted(service.exits)),
         queues_removed=tuple(sorted(queues[0] - queues[1])),
         queues_added=tuple(sorted(queues[1] - queues[0])),
         amounts=tuple(_amounts(before.structure, after.structure)),
@@ -182,12 +187,9 @@ def measure_impact(
 # --- capacity ---------------------------------------------------------------------------------
 
 
-def _pools(
-    before: desired.Structure, after: desired.Structure, observed: records.Observed
-) -> tuple[PoolImpact, tuple[PoolImpact, ...]]:
+def _pools(service: service_exits.InService) -> tuple[PoolImpact, tuple[PoolImpact, ...]]:
     """Return the impact on all pools together, and on each affected one."""
-    old = {name: capacity.gpus(pool, observed) for name, pool in before.pools.items()}
-    new = {name: capacity.gpus(pool, observed) for name, pool in after.pools.items()}
+    old, new = service.before, service.after
     every = [{n: g for nodes in side.values() for n, g in nodes.items()} for side in (old, new)]
     touched = []
     for name in sorted(old.keys() | new.keys()):

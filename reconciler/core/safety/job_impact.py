@@ -12,7 +12,7 @@ import msgspec
 
 from reconciler.core.jobs import lost_work
 from reconciler.core.quota import over_limit
-from reconciler.core.safety import capacity
+from reconciler.core.safety import service_exits
 from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState
@@ -57,10 +57,14 @@ class JobImpact(msgspec.Struct, frozen=True):
 
 
 def find_job_impacts(
-    before: desired.Desired, after: desired.Desired, observed: records.Observed, now: float
+    before: desired.Desired,
+    after: desired.Desired,
+    observed: records.Observed,
+    service: service_exits.InService,
+    now: float,
 ) -> Iterator[JobImpact]:
     """Return the effect on each job with tasks on nodes, except those that are not affected."""
-    exits = _exits(before.structure, after.structure, observed, now)
+    exits = _exits(before.structure, after.structure, observed, service, now)
     unpaid = _unpaid(before, after, observed, now)
     above = _above_limits(before, after, observed)
     for name, going in sorted(live(observed).items()):
@@ -73,8 +77,13 @@ def find_job_impacts(
             how, part = "evicted", "structure"
         if how is None:
             part = "structure"
+            concerned = {
+                node: one
+                for node, one in exits.items()
+                if one.touches(record.spec, after.structure)
+            }
             how, leaves_in_s, attempts = _leaving(
-                record.spec, going, exits, above.get(name, frozenset()), now
+                record.spec, going, concerned, above.get(name, frozenset()), now
             )
             if how is None:
                 continue
@@ -100,10 +109,10 @@ def _leaving(
 ) -> tuple[How | None, float | None, list[records.AttemptRecord]]:
     """Return how a job leaves its nodes, in how many seconds, and which attempts.
 
-    ``above`` are elements of it that leave because their queue is then above its limit.
+    ``exits`` are those that concern it. ``above`` are elements of it that leave because their queue
+    is then above its limit.
     """
-    touched = {node for node, one in exits.items() if one.touches(spec)}
-    out = [attempt for attempt in going if attempt.node in touched]
+    out = [attempt for attempt in going if attempt.node in exits]
     leaves_in_s = None
     if out:
         asked_at = [exits[attempt.node].told_at(spec) for attempt in out]
@@ -119,20 +128,24 @@ def _leaving(
 class _Exit(msgspec.Struct, frozen=True):
     """How a node leaves service after a change: by which policy, and since when.
 
-    ``was_out`` is True if it was out of service before, by ``policy_before``.
+    ``was_out`` is True if it was out of service before, by ``policy_before``. ``kept_out`` is set
+    if its pool keeps it: then nothing asks its work to stop.
     """
 
     policy: desired.Leaving | None
     since: float
     was_out: bool = False
     policy_before: desired.Leaving | None = None
+    kept_out: service_exits.ServiceExit | None = None
 
     def told_at(self, spec: desired.Job) -> float:
         """Return when a job on the node is asked to stop; infinite: never."""
         return _told_at(self.policy, spec, self.since)
 
-    def touches(self, spec: desired.Job) -> bool:
+    def touches(self, spec: desired.Job, after: desired.Structure) -> bool:
         """Return True if the change makes a difference for a job on the node."""
+        if self.kept_out is not None:
+            return self.kept_out.concerns(spec, after)
         before = _told_at(self.policy_before, spec, self.since)
         return not self.was_out or self.told_at(spec) < before
 
@@ -154,15 +167,21 @@ def _left_s(
 
 
 def _exits(
-    before: desired.Structure, after: desired.Structure, observed: records.Observed, now: float
+    before: desired.Structure,
+    after: desired.Structure,
+    observed: records.Observed,
+    service: service_exits.InService,
+    now: float,
 ) -> dict[str, _Exit]:
     """Return the nodes that no pool has in service after the change, and how each leaves."""
-    old = {n: pool for pool in before.pools.values() for n in capacity.gpus(pool, observed)}
-    new = {node for pool in after.pools.values() for node in capacity.gpus(pool, observed)}
+    old = {node: before.pools[name] for name, nodes in service.before.items() for node in nodes}
+    new = {node for nodes in service.after.values() for node in nodes}
     still = after.pool_of_node()
     found: dict[str, _Exit] = {}
     for node, pool in old.items():
-        if node not in new:
+        if node in service.exits:
+            found[node] = _Exit(None, now, kept_out=service.exits[node])
+        elif node not in new:
             policy = (after.pools[still[node]] if node in still else pool).leaving
             found[node] = _Exit(policy, now)
     for pool in before.pools.values():

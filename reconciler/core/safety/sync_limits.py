@@ -5,15 +5,16 @@ Two parts can be held: the structure as a whole, and the removals of jobs. An ap
 digest and covers that change, with as much more ended work as a limit allows.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from reconciler.core.safety import digests, impact
+from reconciler.core.safety import digests, impact, service_exits
 from reconciler.model import desired
 from reconciler.model.rules import recurrence, review_findings
 from reconciler.model.state import records
-from reconciler.model.values import quantities, times
+from reconciler.model.values import hostlists, quantities, times
 
 _WHERE = "spec.sync of Cluster"
 _NAMES_MAX = 3
@@ -21,6 +22,8 @@ _NAMES_MAX = 3
 LOOK_AGAIN_S = 10.0
 #: When to look at windows again at the latest.
 LOOK_AT_WINDOWS_S = 86_400.0
+#: When to look again at nodes that do not fit what a held change asks of them.
+LOOK_AT_NODES_S = 300.0
 #: Text for windows that do not open.
 NO_TIME = "no sync window opens"
 
@@ -49,7 +52,7 @@ class SafetyGate:
         counts_work = counts_work or _may_exceed_share(before, after)
         now = self._clock()
         observed: records.Observed | None = records.Observed()
-        if counts_work or safety.windows or _counts_machines(before, after):
+        if counts_work or safety.windows or _counts_nodes(before, after):
             observed = self._observe()
             if observed is None:
                 return _blind(now)
@@ -70,9 +73,13 @@ def _may_exceed_share(before: desired.Desired, after: desired.Desired) -> bool:
     return len(before.jobs.keys() - after.jobs.keys()) > safety.job_share * safety.job_floor
 
 
-def _counts_machines(before: desired.Desired, after: desired.Desired) -> bool:
-    """Return True if the change concerns pools whose existing nodes only the records know."""
+def _counts_nodes(before: desired.Desired, after: desired.Desired) -> bool:
+    """Return True if the change concerns nodes of which the records know whether they are there, or
+    fit.
+    """
     old, new = before.structure.pools, after.structure.pools
+    if service_exits.concerns_nodes(before.structure, after.structure):
+        return True
     return old != new and any(
         pool.provisioning is not None for pool in (*old.values(), *new.values())
     )
@@ -110,6 +117,9 @@ def judge(
             until = min(opens, now + LOOK_AT_WINDOWS_S)
     given = {one.part: _approval(one.part, change, safety, approvals) for one in over}
     left = [one for one in over if given[one.part] is None]
+    if left and any(one.cause == "unfit" for one in change.exits):
+        # once nodes have what is asked of them, nothing is left to approve
+        until = min(until or math.inf, now + LOOK_AT_NODES_S)
     if not left:
         until = None
     digest = change.digest if left and not protected else ""
@@ -145,13 +155,14 @@ def _limits(
                 "structure",
                 f"{one.gpus_lost} of {quantities.counted(one.gpus_before, 'GPU')}{where} "
                 f"({one.share_lost:.0%}) {leave} "
-                f"service, and at most {safety.gpu_share:.0%} may",
+                f"service{_causes(change, one.pool)}, and at most {safety.gpu_share:.0%} may",
                 "gpuShare",
             )
     if safety.gpus is not None and change.total.gpus_lost > safety.gpus:
         yield over(
             "structure",
-            f"{_gpus(change.total.gpus_lost)} service, and at most {safety.gpus} may",
+            f"{_gpus(change.total.gpus_lost)} service{_causes(change)}, and at most "
+            f"{safety.gpus} may",
             "gpus",
         )
     removed = change.queues_removed
@@ -180,6 +191,15 @@ def _limits(
             f"{safety.gpu_hours:g} may be",
             "gpuHours",
         )
+
+
+def _causes(change: impact.Impact, pool: str = "") -> str:
+    """Return why nodes that their pool keeps leave service, in parentheses; empty if none does."""
+    groups = service_exits.group(one for one in change.exits if pool in {"", one.pool})
+    if not groups:
+        return ""
+    told = [f"{hostlists.fold(one.nodes)}: {one.why}" for one in groups[:_NAMES_MAX]]
+    return f" ({'; '.join(told)}{' …' if len(groups) > _NAMES_MAX else ''})"
 
 
 def _share_of_jobs(

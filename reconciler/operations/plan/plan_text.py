@@ -4,21 +4,15 @@ Each line has the name of a style; the printer chooses colours. Nothing is wider
 except long names and values, and nothing is cut: a plan is read to the end.
 """
 
-import difflib
 from collections.abc import Callable, Iterator
 
-import msgspec
-
 from reconciler.model.values import paragraphs
-from reconciler.model.values.text_lines import split_lines
-from reconciler.operations.plan import plan_types
+from reconciler.operations.plan import change_text, plan_types
+from reconciler.operations.plan.change_text import WIDTH, PlanLine
 from reconciler.operations.plan.plan_types import Plan
 
-WIDTH = 80
 #: The most jobs to list; further ones are counted.
 JOBS_MAX = 20
-MARKS = {"remove": "-", "change": "~", "add": "+"}
-STYLES = {"remove": "red", "change": "yellow", "add": "green"}
 _COLOURS = {"refused": "red", "held": "magenta", "changes": "yellow", "none": "green"}
 _PARTS = {"structure": "the structure", "removal": "the removal of jobs"}
 _HOW = {
@@ -29,13 +23,6 @@ _HOW = {
     "evicted": "is evicted",
     "drained": "runs there until it ends; nothing new starts",
 }
-
-
-class PlanLine(msgspec.Struct, frozen=True):
-    """A line; ``style`` is empty for plain text."""
-
-    text: str
-    style: str = ""
 
 
 def lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[PlanLine]:
@@ -51,7 +38,7 @@ def lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[PlanLine]
     if plan.changes:
         yield PlanLine("")
         for change in plan.changes:
-            yield from change_lines(change)
+            yield from change_text.change_lines(change)
         yield from _section("Impact", impact_lines(plan))
         yield from _section(_forecast_title(plan), forecast_lines(plan, moments))
     if plan.findings:
@@ -208,46 +195,7 @@ def _reasons(
     yield from _wrap(f"{start}: {reason}")
 
 
-# --- objects --------------------------------------------------------------------------------
-
-
-def change_lines(change: plan_types.ChangeView) -> Iterator[PlanLine]:
-    """Yield one object with its fields."""
-    style = STYLES[change.operation]
-    label = f"{change.kind}/{change.name}" if change.name else change.kind
-    yield PlanLine(f"{MARKS[change.operation]} {label}", style)
-    if change.summary:
-        for text in paragraphs.wrapped(change.summary, WIDTH - 4):
-            yield PlanLine(f"    {text}")
-    width = min(28, max((len(path) for path in change.fields), default=0))
-    for path, (before, after) in change.fields.items():
-        yield from field_lines(path, before, after, width)
-    for text in paragraphs.wrapped(change.note, WIDTH - 4) if change.note else ():
-        yield PlanLine(f"    {text}", "yellow")
-
-
-def field_lines(path: str, before: str | None, after: str | None, width: int) -> Iterator[PlanLine]:
-    """Yield one field: on one line if it fits, a text of several lines as a difference."""
-    if "\n" in (before or "") or "\n" in (after or ""):
-        yield PlanLine(f"    {path}")
-        for text in text_difference(before or "", after or ""):
-            style = {"-": "red", "+": "green"}.get(text[:1], "")
-            yield PlanLine(f"      {text}", style)
-        return
-    old, new = before or "none", after or "none"
-    line = f"    {path:<{width}}  {old} -> {new}"
-    if len(line) <= WIDTH:
-        yield PlanLine(line)
-        return
-    yield PlanLine(f"    {path}")
-    yield PlanLine(f"      - {old}", "red")
-    yield PlanLine(f"      + {new}", "green")
-
-
-def text_difference(before: str, after: str) -> list[str]:
-    """Yield the difference of two texts of several lines, with two lines of context."""
-    found = difflib.unified_diff(split_lines(before), split_lines(after), lineterm="", n=2)
-    return [line for line in found if not line.startswith(("---", "+++"))]
+# --- impact ---------------------------------------------------------------------------------
 
 
 def impact_lines(plan: Plan) -> Iterator[PlanLine]:
@@ -261,6 +209,12 @@ def impact_lines(plan: Plan) -> Iterator[PlanLine]:
             yield _pair("leaving", f"{gpus(impact.gpus_leaving)}: {impact.nodes_leaving}")
         if impact.nodes_entering:
             yield _pair("entering", f"{gpus(impact.gpus_entering)}: {impact.nodes_entering}")
+    for exits in impact.exits[:JOBS_MAX]:
+        has_effect = True
+        yield from _wrapped(
+            f"out of {exits.pool}", f"{gpus(exits.gpus)} on {exits.nodes}: {exits.why}"
+        )
+    yield from _more(len(impact.exits))
     for amount in impact.amounts:
         has_effect = True
         old, new = amount.before or "none", amount.after or "none"

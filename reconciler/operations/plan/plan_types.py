@@ -74,6 +74,17 @@ class AboveView(json_format.View, frozen=True):
     remedied: bool = False
 
 
+class ServiceExitView(json_format.View, frozen=True):
+    """Nodes that leave service although their pool keeps them: the change makes them unfit, or
+    keeps work away from them.
+    """
+
+    pool: str
+    nodes: str
+    gpus: int
+    why: str
+
+
 class ImpactView(json_format.View, frozen=True):
     """The impact of a change in the cluster's own units. ``approval`` is the digest that approves
     it.
@@ -93,6 +104,7 @@ class ImpactView(json_format.View, frozen=True):
     jobs_ended: int
     gpu_hours_lost: float
     approval: str
+    exits: list[ServiceExitView] = []
 
 
 class HeldPartView(json_format.View, frozen=True):

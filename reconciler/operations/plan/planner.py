@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from reconciler.core.safety import impact, sync_limits
+from reconciler.core.safety import impact, service_exits, sync_limits
 from reconciler.desired.apply import sync_holds
 from reconciler.model import desired
 from reconciler.model.state import records, states
@@ -285,6 +285,10 @@ def _impact_view(
         jobs_ended=of.jobs_ended(),
         gpu_hours_lost=round(of.gpu_hours_lost(), 4),
         approval=of.digest,
+        exits=[
+            plan_types.ServiceExitView(one.pool, hostlists.fold(one.nodes), one.gpus, one.why)
+            for one in service_exits.group(of.exits)
+        ],
     )
 
 

@@ -8,7 +8,7 @@ split over two comments, because half of a plan looks like a whole one.
 import re
 from collections.abc import Iterator
 
-from reconciler.operations.plan import plan_text, plan_types
+from reconciler.operations.plan import change_text, plan_text, plan_types
 from reconciler.operations.plan.plan_types import Plan
 
 #: What a comment begins with; one repository may have several clusters, each with its ``name``.
@@ -245,7 +245,7 @@ def diff_lines(change: plan_types.ChangeView) -> Iterator[str]:
     count = 0
     for path, (before, after) in change.fields.items():
         if "\n" in (before or "") or "\n" in (after or ""):
-            found = [f"  {path}:", *plan_text.text_difference(before or "", after or "")]
+            found = [f"  {path}:", *change_text.text_difference(before or "", after or "")]
         else:
             found = [f"-   {path}: {before}"] if before is not None else []
             found += [f"+   {path}: {after}"] if after is not None else []

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import msgspec
 import pytest
 
-from reconciler.core.nodes import health
+from reconciler.core.nodes import fitness
 from reconciler.model import desired
 from reconciler.model.observed import devices
 from reconciler.model.state import records
@@ -74,7 +74,7 @@ def test_what_a_node_lacks(row: Row) -> None:
     inventory = records.Inventory(
         capacity=Resources(gpu_milli=1000 * usable), gpus=row.gpus, gpu_driver=row.driver
     )
-    assert health.lacks(inventory, pool) == row.lacks
+    assert fitness.lacks(inventory, pool) == row.lacks
 
 
 STRANGER = devices.GpuProcess(

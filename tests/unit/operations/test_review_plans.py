@@ -10,6 +10,7 @@ from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.operations import scratch_repository
 from reconciler.operations.plan import (
+    change_text,
     cluster_snapshot,
     plan_text,
     plan_types,
@@ -72,7 +73,7 @@ def test_a_merge_that_will_be_held_says_so_first_with_what_approves_it(
     )
     assert f"muster approve {held.digest}" in told
     assert f"Muster-Approve: {held.digest}" in told
-    assert max(map(len, text(plan).splitlines())) <= plan_text.WIDTH
+    assert max(map(len, text(plan).splitlines())) <= change_text.WIDTH
     shown = pull_request_comment.render(plan)
     assert shown.index("Held after the merge") < shown.index(held.command) < shown.index("**Impact")
 

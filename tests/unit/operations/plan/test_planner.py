@@ -10,6 +10,7 @@ from reconciler.core import job_draft
 from reconciler.core.jobs import run_terms
 from reconciler.model import desired
 from reconciler.operations.plan import (
+    change_text,
     cluster_snapshot,
     diff,
     plan_text,
@@ -105,7 +106,7 @@ def test_a_plan_names_who_is_preempted_and_which_queue_waits_longer() -> None:
     told = text(plan)
     assert told.startswith(GOLDEN), told
     assert told.splitlines()[-1].startswith("digest sha256:")
-    assert max(map(len, told.splitlines())) <= plan_text.WIDTH
+    assert max(map(len, told.splitlines())) <= change_text.WIDTH
     assert plan.verdict == "changes"
 
 

@@ -1,0 +1,250 @@
+"""The nodes that a change takes out of service although their pool keeps them, and why.
+
+Two structures and the records come in. A node leaves if what it reports fits its pool before the
+change and not after it, or if the change keeps work away from it: by a taint, or by a reservation.
+Nodes that report nothing are taken as fit, and those that are unfit on both sides as in service:
+what is broken for a moment must not make a change look smaller than it is.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Literal
+
+import msgspec
+
+from reconciler.core.nodes import fitness
+from reconciler.core.safety import capacity
+from reconciler.model import desired
+from reconciler.model.state import records
+from reconciler.model.values import times
+
+#: Why a node leaves: its report does not fit, a taint, or a reservation.
+Cause = Literal["unfit", "taint", "reservation"]
+#: Nodes with GPUs, by pool.
+NodesByPool = Mapping[str, Mapping[str, int]]
+
+
+class ServiceExit(msgspec.Struct, frozen=True):
+    """A node that its pool keeps and that takes no work after a change, or less.
+
+    Attributes:
+        node: name.
+        pool: after the change.
+        gpus: GPUs that the pool declares of it.
+        cause: kind of reason.
+        why: the reason, in words.
+        taints: new taints; jobs that tolerate them are not concerned.
+        reservation: name of the reservation; jobs that may use it are not concerned.
+    """
+
+    node: str
+    pool: str
+    gpus: int
+    cause: Cause
+    why: str
+    taints: tuple[desired.Taint, ...] = ()
+    reservation: str = ""
+
+    def concerns(self, spec: desired.Job, after: desired.Structure) -> bool:
+        """Return True if a job could not start there after the change."""
+        if self.cause == "taint":
+            return not all(spec.tolerates(taint) for taint in self.taints)
+        if self.cause == "reservation":
+            above = desired.path_to_root(after.queues, spec.queue)
+            one = after.reservations[self.reservation]
+            return not one.lets_in(spec.owner, spec.reservation, above)
+        return True
+
+
+class ExitGroup(msgspec.Struct, frozen=True):
+    """Nodes of a pool that leave service for the same reason, in order of name."""
+
+    pool: str
+    why: str
+    nodes: tuple[str, ...]
+    gpus: int
+
+
+def group(exits: Iterable[ServiceExit]) -> list[ExitGroup]:
+    """Return exits by pool and reason, those with the most GPUs first."""
+    alike: dict[tuple[str, str], list[ServiceExit]] = {}
+    for one in exits:
+        alike.setdefault((one.pool, one.why), []).append(one)
+    found = [
+        ExitGroup(pool, why, tuple(sorted(one.node for one in of)), sum(one.gpus for one in of))
+        for (pool, why), of in alike.items()
+    ]
+    return sorted(found, key=lambda one: (-one.gpus, one.pool, one.why))
+
+
+class InService(msgspec.Struct, frozen=True):
+    """Nodes in service before and after a change, by pool, with the GPUs that each declares.
+
+    ``exits`` are nodes, by name, that leave service although their pool keeps them.
+    """
+
+    before: dict[str, dict[str, int]] = {}
+    after: dict[str, dict[str, int]] = {}
+    exits: dict[str, ServiceExit] = {}
+
+
+def concerns_nodes(before: desired.Structure, after: desired.Structure) -> bool:
+    """Return True if a change may take nodes out of service that their pools keep."""
+    if before.reservations != after.reservations:
+        return True
+    pool_of: dict[str, str] | None = None
+    for name, pool in after.pools.items():
+        was = before.pools.get(name)
+        if was is not None and not _asks_alike(was, pool):
+            return True
+        if was is None or was.nodes != pool.nodes:
+            pool_of = before.pool_of_node() if pool_of is None else pool_of
+            if any(pool_of.get(node, name) != name for node in pool.nodes):
+                return True
+    return False
+
+
+def _asks_alike(old: desired.Pool, new: desired.Pool) -> bool:
+    """Return True if pools differ at most in what nodes they have, and in who drained which."""
+    if old is new:
+        return True
+    bare = msgspec.structs.replace(new, nodes=old.nodes, drains=old.drains, domains=old.domains)
+    return msgspec.structs.replace(bare, name=old.name) == old
+
+
+def compare(
+    before: desired.Structure, after: desired.Structure, observed: records.Observed, now: float
+) -> InService:
+    """Return which nodes are in service before and after a change.
+
+    Nodes that a change adds enter service only if their reports fit. Nodes whose reports fit after
+    the change, and not before it, enter service by it.
+    """
+    old = {name: capacity.gpus(pool, observed) for name, pool in before.pools.items()}
+    new = {name: capacity.gpus(pool, observed) for name, pool in after.pools.items()}
+    if not concerns_nodes(before, after):
+        return InService(old, new)
+    pool_of = {node: pool for pool, nodes in old.items() for node in nodes}
+    exits: dict[str, ServiceExit] = {}
+    out_before, out_after = set(), set()
+    for name, nodes in new.items():
+        pool = after.pools[name]
+        alike = {old for old, was in before.pools.items() if _asks_alike(was, pool)}
+        for node, gpus in nodes.items():
+            if pool_of.get(node) in alike:
+                continue
+            was = before.pools.get(pool_of.get(node, ""))
+            why, why_before = _unfit(observed, node, pool), _unfit(observed, node, was)
+            if why and was is None:
+                out_after.add(node)
+            elif why and not why_before:
+                exits[node] = ServiceExit(node, name, gpus, "unfit", why)
+            elif why_before and not why:
+                out_before.add(node)
+            taints = _new_taints(was, pool)
+            if taints and node not in exits:
+                text = ", ".join(taint.text() for taint in taints)
+                why = f"new taint {text}: only for jobs that tolerate it"
+                exits[node] = ServiceExit(node, name, gpus, "taint", why, taints)
+    for one in _reserved(before, after, (old, new), now):
+        exits.setdefault(one.node, one)
+    return InService(_without(old, out_before), _without(new, out_after | exits.keys()), exits)
+
+
+def _without(nodes_by_pool: NodesByPool, left_out: AbstractSet[str]) -> dict[str, dict[str, int]]:
+    return {
+        pool: {node: gpus for node, gpus in nodes.items() if node not in left_out}
+        for pool, nodes in nodes_by_pool.items()
+    }
+
+
+def _unfit(observed: records.Observed, node: str, pool: desired.Pool | None) -> str:
+    """Return why the last report of a node does not fit a pool; empty if it fits, or is unknown."""
+    record = observed.nodes.get(node)
+    if pool is None or record is None or not record.last_report_at:
+        return ""
+    return fitness.unfit(record.inventory, pool)
+
+
+def _new_taints(old: desired.Pool | None, new: desired.Pool) -> tuple[desired.Taint, ...]:
+    """Return hard taints that a node did not have before; none for a node without a pool."""
+    if old is None:
+        return ()
+    return tuple(taint for taint in new.taints if taint.hard and taint not in old.taints)
+
+
+# --- reservations -----------------------------------------------------------------------------
+
+
+def _reserved(
+    before: desired.Structure,
+    after: desired.Structure,
+    declared: tuple[NodesByPool, NodesByPool],
+    now: float,
+) -> Iterator[ServiceExit]:
+    """Yield nodes that a new or larger reservation keeps for some, or for nobody."""
+    served = {node for nodes in declared[0].values() for node in nodes}
+    places = {node: (pool, gpus) for pool, of in declared[1].items() for node, gpus in of.items()}
+    for name, one in sorted(after.reservations.items()):
+        old = before.reservations.get(name)
+        is_over = not one.schedule and one.ends_at <= now
+        if is_over or (old is not None and _is_same(old, one)):
+            continue
+        kept = set(_kept(one, after, places))
+        if old is not None and _covers(old, one):
+            kept -= set(_kept(old, before, served))
+        for node in sorted(kept & served):
+            pool, gpus = places[node]
+            yield ServiceExit(node, pool, gpus, "reservation", _window(one), reservation=name)
+
+
+def _is_same(old: desired.Reservation, new: desired.Reservation) -> bool:
+    """Return True if a reservation keeps as much as before, on whichever nodes there are."""
+    if new.amounts == desired.QuotaAmounts():
+        return old == new
+    return old == msgspec.structs.replace(new, nodes=old.nodes)
+
+
+def _kept(
+    one: desired.Reservation, structure: desired.Structure, served: Iterable[str]
+) -> Iterator[str]:
+    """Yield nodes that a reservation keeps: in order of name as many as have its amounts."""
+    named = sorted(set(one.nodes).intersection(served))
+    if one.amounts == desired.QuotaAmounts():
+        yield from named
+        return
+    pool_of = structure.pool_of_node()
+    missing = [amount or 0 for amount in one.amounts.as_vector()]
+    for node in named:
+        if all(amount <= 0 for amount in missing):
+            return
+        yield node
+        has = structure.pools[pool_of[node]].node_resources.as_vector()
+        missing = [left - there for left, there in zip(missing, has, strict=True)]
+
+
+def _covers(old: desired.Reservation, new: desired.Reservation) -> bool:
+    """Return True if a reservation keeps nobody away who was not kept away before."""
+    if old.schedule or new.schedule:
+        in_time = old.schedule == new.schedule and new.duration_s <= old.duration_s
+    else:
+        in_time = old.starts_at <= new.starts_at and new.ends_at <= old.ends_at
+    return in_time and (old.maintenance or _admits(old, new))
+
+
+def _admits(old: desired.Reservation, new: desired.Reservation) -> bool:
+    """Return True if a reservation lets in everybody whom an earlier one let in."""
+    if new.maintenance:
+        return False
+    if old.users or old.queues:
+        return set(old.users) <= set(new.users) and set(old.queues) <= set(new.queues)
+    return not (new.users or new.queues)
+
+
+def _window(one: desired.Reservation) -> str:
+    """Return which reservation it is, for whom, and when."""
+    what = "maintenance" if one.maintenance else "reserved"
+    if one.schedule:
+        return f"Reservation/{one.name}: {what}, again and again"
+    begin, end = times.format_time(one.starts_at), times.format_time(one.ends_at)
+    return f"Reservation/{one.name}: {what} from {begin} to {end}"
