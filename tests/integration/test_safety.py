@@ -441,3 +441,31 @@ def _note(bed: beds.Bed, revision: str, repository: Path) -> str:
         return bed.git("notes", "--ref=muster", "show", revision, folder=repository)
     except subprocess.CalledProcessError:
         return ""
+
+
+def fixed(memory: str) -> str:
+    """Return the cluster with its nodes in a pool of machines that nobody makes anew."""
+    text = cluster(4).replace("provisioner: virtual\n  count: 4", "hosts: virtual-[0-3]")
+    assert "hosts" in text
+    return text.replace("memory: 2Gi", f"memory: {memory}")
+
+
+def test_a_demand_that_no_node_meets_is_planned_and_held(bed: beds.Bed) -> None:
+    """It used to be "Impact none", and all nodes of the pool were Unhealthy a second later."""
+    begin(bed)
+    in_force(
+        bed, bed.commit({"cluster.yaml": fixed("2Gi"), "jobs/on.yaml": beds.job("on", SLEEPS)})
+    )
+    bed.until_state("on", "Running")
+    revision = bed.commit({"cluster.yaml": fixed("900Gi")})
+    (found,) = held(bed, revision)
+    assert "8 of 8 GPUs (100%) leave service (virtual-[0-3]: " in found["message"]
+    plan = json.loads(muster(bed, "plan", "--no-forecast", "-o", "json").stdout)
+    (out,) = plan["impact"]["exits"]
+    assert (out["pool"], out["nodes"], out["gpus"]) == ("virtual", "virtual-[0-3]", 8)
+    assert [(one["job"], one["how"]) for one in plan["impact"]["jobs"]] == [("on", "drained")]
+    told = " ".join(muster(bed, "plan", "--no-forecast").stdout.split())
+    assert "out of virtual 8 GPUs on virtual-[0-3]:" in told
+    assert "GPUs in service 8 -> 0" in told
+    assert bed.all_ready()
+    in_force(bed, bed.commit({"cluster.yaml": cluster(4), "jobs/on.yaml": None}))

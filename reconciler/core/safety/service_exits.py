@@ -163,6 +163,8 @@ def _unfit(observed: records.Observed, node: str, pool: desired.Pool | None) -> 
     record = observed.nodes.get(node)
     if pool is None or record is None or not record.last_report_at:
         return ""
+    if record.inventory.virtual and pool.provisioner == "virtual":
+        return ""  # it is started anew as its pool declares it
     return fitness.unfit(record.inventory, pool)
 
 

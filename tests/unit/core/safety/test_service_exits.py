@@ -75,6 +75,14 @@ def larger(memory_gi: int, gpus: int = 8) -> dict[str, Any]:
         (A4, pool("a", 4, gpu_model="H100"), seen("a2"), 8, "GPU 0 is a NVIDIA H200"),
         # nobody knows of nodes that never reported
         (A4, pool("a", 4, gpu_model="H100"), records.Observed(), 0, ""),
+        # virtual nodes become what their pool declares
+        (
+            pool("a", 4, provisioner="virtual"),
+            pool("a", 4, gpus=9, provisioner="virtual"),
+            seen("a0", "a1", virtual=True),
+            0,
+            "",
+        ),
         # what is broken on both sides leaves by no change, and is no less to lose
         (pool("a", 4, gpus=9), pool("a", 4, gpus=9, grace_s=9), FOUR, 0, ""),
         # a failed check that did not count, counts
@@ -98,7 +106,7 @@ def test_nodes_that_a_change_makes_unfit(
     assert found.total.gpus_leaving == leaving
     assert all(why in one.why for one in found.exits)
     assert len(found.exits) == leaving // 8
-    assert found.total.gpus_before - leaving == found.total.gpus_after
+    assert found.total.gpus_before + found.total.gpus_entering - leaving == found.total.gpus_after
 
 
 def test_what_repairs_a_pool_brings_its_nodes_into_service() -> None:
