@@ -86,7 +86,7 @@ PHASES: Mapping[str, PhaseFields] = {
     ),
     "health.watch": PhaseFields(
         observed="leader_since unheard",
-        reads="attempts jobs nodes override_drains remedies",
+        reads="absent attempts jobs nodes override_drains remedies",
         writes="actions alarm attempts events nodes",
     ),
     "lifecycle.progress": PhaseFields(

@@ -255,8 +255,10 @@ def _of_checks(
     node: records.NodeRecord, pool: desired.Pool
 ) -> Iterator[detected_drift.DetectedDrift]:
     """Yield failed health checks of a node, and that it is a black hole."""
+    held = node.brake is not None and node.brake.held
     for one in pool.counted(node.inventory.checks):
-        kind = "node-check-failed" if one.verdict == "failed" else "node-check-degraded"
+        failed = "node-check-braked" if held else "node-check-failed"
+        kind = failed if one.verdict == "failed" else "node-check-degraded"
         subject = f"{node.name}/{one.name}"
         yield detected_drift.DetectedDrift(
             kind, subject, one.message, "healthy", one.verdict, pool=pool.name, node=node.name
@@ -267,7 +269,7 @@ def _of_checks(
             "node-black-hole", node.name, message, "tasks that succeed", "tasks that fail",
             pool=pool.name, node=node.name,
         )  # fmt: skip
-    if flapping.keeps_out(node, pool):
+    if flapping.keeps_out(node, pool) and not held:
         message = flapping.message(node, pool)
         yield detected_drift.DetectedDrift(
             "node-flapping", node.name, message, "checks that stay well", "checks that come and go",

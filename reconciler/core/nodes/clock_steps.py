@@ -33,15 +33,20 @@ def forget_the_future(context: cycle_context.CycleContext) -> None:
             _bound_job(context.jobs, context.now, record)
     for node in context.nodes.known.values():
         failed = [min(one.at, context.now) for one in node.failures]
+        brake = node.brake
+        if brake is not None and brake.since > context.now:
+            brake = msgspec.structs.replace(brake, since=context.now)
         turned = tuple(min(at, context.now) for at in node.flapping.at)
         if (
             node.drain_since > context.now
             or failed != [one.at for one in node.failures]
             or turned != node.flapping.at
+            or brake != node.brake
         ):
             context.nodes.renew(
                 node,
                 flapping=msgspec.structs.replace(node.flapping, at=turned),
+                brake=brake,
                 drain_since=min(node.drain_since, context.now),
                 failures=tuple(
                     msgspec.structs.replace(one, at=at)

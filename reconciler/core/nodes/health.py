@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 
 from reconciler.core import cycle_attempts, cycle_cache, cycle_context, remedy_log
 from reconciler.core.cycle import attempt_losses, cycle_alarm, cycle_events, cycle_nodes
-from reconciler.core.nodes import fitness, flapping
+from reconciler.core.nodes import fitness, flapping, health_brake
 from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState, EndReason, NodeState
@@ -162,10 +162,25 @@ def watch(
         now=now,
     )
     drains = context.override_drains
+    names = ready.look(nodes, drains.keys(), observed.unheard, now)
     renew = functools.partial(
-        _renew_state, rules=rules, nodes=nodes, drains=drains, events=context.events, now=now
+        _renew_state,
+        rules=rules,
+        brakes=health_brake.HealthBrakes(
+            nodes,
+            context.events,
+            context.alarm,
+            now,
+            names=names,
+            pool_of=pool_of,
+            absent=context.absent,
+        ),
+        nodes=nodes,
+        drains=drains,
+        events=context.events,
+        now=now,
     )
-    for name in ready.look(nodes, drains.keys(), observed.unheard, now):
+    for name in names:
         node = nodes.get(name)
         if node is None:
             ready.others.discard(name)
@@ -187,7 +202,7 @@ def watch(
                 renew(node, pool)
         elif node.state is NodeState.GONE:
             _give_up(context.attempts, context.losses, node)
-        elif node.state is NodeState.READY and name not in nodes.renewed:
+        elif node.state is NodeState.READY and node.brake is None and name not in nodes.renewed:
             ready.until.put(name, silence.begins_at(node))
             ready.others.discard(name)
     soonest = ready.until.first()
@@ -251,6 +266,7 @@ def _renew_state(
     pool: desired.Pool | None,
     *,
     rules: "_NodeRules",
+    brakes: health_brake.HealthBrakes,
     nodes: cycle_nodes.CycleNodes,
     drains: Mapping[str, desired.NodeDrain],
     events: cycle_events.CycleEvents,
@@ -260,6 +276,7 @@ def _renew_state(
     drain = pool.drains.get(node.name) if pool else None
     drain = drain or drains.get(node.name)
     node = flapping.look(nodes, events, now, node, pool, drained=drain is not None)
+    node = brakes.look(node, pool, drained=drain is not None)
     state, message = rules.state_of(node, pool, drain)
     if drain is not None and state is NodeState.UNHEALTHY:
         message = f"{message}; drained: {drain_message(drain)}"
@@ -398,8 +415,9 @@ class _NodeRules:
             return NodeState.UNHEALTHY, UNHEARD
         if node.undecided:
             return NodeState.UNHEALTHY, node.undecided
+        held = node.brake is not None and node.brake.held
         failed = fitness.failed_checks(node.inventory, pool)
-        if failed:
+        if failed and not held:
             later = flapping.outlook(node, pool)
             return NodeState.UNHEALTHY, fitness.failure(failed[0]) + later
         remedy = self._remedies.open_on(node.name)
@@ -408,7 +426,7 @@ class _NodeRules:
                 NodeState.UNHEALTHY,
                 f"{remedy.verb} is in progress: nothing starts until it ends",
             )
-        if flapping.keeps_out(node, pool):
+        if flapping.keeps_out(node, pool) and not held:
             self._alarm.wake(node.flapping.until)
             return NodeState.UNHEALTHY, flapping.message(node, pool)
         if node.out_until > self._now and pool.black_hole is not None:
@@ -419,7 +437,7 @@ class _NodeRules:
         if drain is not None:
             state = NodeState.DRAINING if busy else NodeState.DRAINED
             return state, drain_message(drain)
-        return NodeState.READY, ""
+        return NodeState.READY, health_brake.message(node) if held else ""
 
     def _heard_again(self, node: records.NodeRecord) -> bool:
         """Return True if a silent node has been heard since.

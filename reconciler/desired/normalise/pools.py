@@ -149,6 +149,10 @@ def _health(spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) -> dict[st
             faults.duration(flaps.out, *place, "flapping", "out"),
             faults.duration(flaps.out_max, *place, "flapping", "outMax"),
         ),
+        "brake": desired.HealthBrake(
+            float(health.brake.share),
+            faults.duration(health.brake.window, *place, "brake", "window"),
+        ),
     }
 
 

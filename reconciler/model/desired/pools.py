@@ -80,6 +80,20 @@ class FlappingPolicy(msgspec.Struct, frozen=True):
     out_max_s: int = 8 * 3600
 
 
+class HealthBrake(msgspec.Struct, frozen=True):
+    """The most of a pool that leaves service by one failed check within ``window_s``.
+
+    ``share`` is a fraction of the nodes that have reported; one node may always leave.
+    """
+
+    share: float = 0.3
+    window_s: int = 3600
+
+    def nodes_max(self, count: int) -> int:
+        """Return how many of so many nodes may leave."""
+        return max(1, int(count * self.share + 1e-9))
+
+
 class Provisioning(msgspec.Struct, frozen=True):
     """Provisioning of a pool's nodes; the pool's ``nodes`` are then slots.
 
@@ -174,6 +188,7 @@ class Pool(msgspec.Struct, frozen=True):
     remedies_at_once: int = 1
     black_hole: BlackHole | None = None
     flapping: FlappingPolicy = FlappingPolicy()
+    brake: HealthBrake = HealthBrake()
     provisioning: Provisioning | None = None
     leaving: Leaving | None = None
     numa: tuple[tuple[int, ...], ...] = ()

@@ -17,6 +17,7 @@ DriftKind = Literal[
     "node-labels",
     "node-drained-by-override",
     "node-check-failed",
+    "node-check-braked",
     "node-check-degraded",
     "node-black-hole",
     "node-flapping",

@@ -125,6 +125,30 @@ class FlappingSpec(DocumentPart, frozen=True):
     out_max: Annotated[Duration, doc("Maximum of that time.", example="8h", unit="duration")] = "8h"
 
 
+class BrakeSpec(DocumentPart, frozen=True):
+    """The most of a pool that one check takes out of service within a time.
+
+    More nodes on which it fails stay in service, and a person is told.
+    """
+
+    share: Annotated[
+        Ratio,
+        doc(
+            "Fraction of the pool's nodes. One node may always leave; `1` is no brake.",
+            example=0.2,
+        ),
+    ] = 0.3
+    window: Annotated[
+        Duration,
+        doc(
+            "Time in which they count. As long as a node is held in service, all that are out"
+            " by the check count.",
+            example="1h",
+            unit="duration",
+        ),
+    ] = "1h"
+
+
 class HealthSpec(DocumentPart, frozen=True):
     """Checks of the nodes of a pool."""
 
@@ -204,3 +228,10 @@ class HealthSpec(DocumentPart, frozen=True):
             example={"failures": 3, "out": "10m"},
         ),
     ] = FlappingSpec()
+    brake: Annotated[
+        BrakeSpec,
+        doc(
+            "The most of the pool that leaves service by one check within a time.",
+            example={"share": 0.2, "window": "1h"},
+        ),
+    ] = BrakeSpec()

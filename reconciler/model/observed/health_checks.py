@@ -107,3 +107,14 @@ class CheckFlapping(msgspec.Struct, frozen=True, omit_defaults=True):
     holds: int = 0
     until: float = 0.0
     check: str = ""
+
+
+class CheckBrake(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The failing check by which a node is out of service since ``since``.
+
+    ``held``: it is not out, because the check has taken out as much of the pool as it may.
+    """
+
+    check: str
+    since: float
+    held: bool = False

@@ -60,6 +60,10 @@ KINDS: dict[str, DriftKind] = {
         "critical", "remediate", _ANY, "a health check of a node has failed: it takes no work",
         "what `health.remedies` of its pool says",
     ),
+    "node-check-braked": DriftKind(
+        "critical", "report", _TOLD,
+        "a health check fails on so many nodes of a pool that this one stays in service",
+    ),
     "node-check-degraded": DriftKind(
         "warning", "report", _TOLD, "a health check of a node found something that is not well"
     ),

@@ -12,7 +12,7 @@ import msgspec
 
 from reconciler.model import desired
 from reconciler.model.observed import devices, host_facts
-from reconciler.model.observed.health_checks import CheckFlapping, CheckResult
+from reconciler.model.observed.health_checks import CheckBrake, CheckFlapping, CheckResult
 from reconciler.model.observed.storage import VolumeState
 from reconciler.model.observed.task_reports import Saved
 from reconciler.model.policy.drift_kinds import Drift, DriftRemedy
@@ -338,7 +338,8 @@ class NodeRecord(msgspec.Struct, frozen=True):
     ``drain_since`` is the time since when it is drained or in no pool, 0 if it is neither.
     ``undecided`` is the message about its last report if no cycle passed with it. ``unproven`` are
     what it reports to a store from the past without a proof, until somebody has said what is true:
-    as long as there are any, the node is left alone.
+    as long as there are any, the node is left alone. ``brake`` is the check by which it is out, or
+    in spite of which it stays in service; None if none fails.
     """
 
     name: str
@@ -362,6 +363,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
     drain_since: float = 0.0
     undecided: str = ""
     unproven: "tuple[UnprovenAttempt, ...]" = ()
+    brake: CheckBrake | None = None
 
 
 OverrideVerb = Literal["cancel", "drain", "suspend"]

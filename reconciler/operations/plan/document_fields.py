@@ -183,6 +183,7 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Pool, "remedies_at_once"): ("health.remediesAtOnce", None),
     (desired.Pool, "black_hole"): ("health.blackHole", None),
     (desired.Pool, "flapping"): ("health.flapping", None),
+    (desired.Pool, "brake"): ("health.brake", None),
     (health_checks.CheckPlan, "mounts"): ("/nodes.mounts", None),
     (health_checks.CheckPlan, "before"): ("beforeJob", None),
     (health_checks.CheckPlan, "after"): ("afterJob", None),

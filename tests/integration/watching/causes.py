@@ -272,6 +272,22 @@ def check(scene: Scene, status: int) -> Iterator[None]:
 
 
 @contextmanager
+def braked(scene: Scene) -> Iterator[None]:
+    """The check fails on both of two nodes, of which one may leave."""
+    nodes = scene.bed.cluster.nodes
+    assert nodes is not None
+    known = nodes._nodes["virtual-0"].node
+    nodes.add(virtual.VirtualNode("virtual-1", known.cpus, known.memory, known.gpus))
+    nodes.start("virtual-1")
+    with scene.changed("count: 1\n", "count: 2\n"):
+        scene.bed.until(lambda: scene.bed.get("/v1/nodes/virtual-1")["state"] == "Ready")
+        with check(scene, 2):
+            yield
+        scene.bed.until(lambda: "node-check-failed" not in scene.kinds())
+    nodes.remove("virtual-1")
+
+
+@contextmanager
 def flapping(scene: Scene) -> Iterator[None]:
     with scene.changed("failures: 16, window: 1h, out: 1s, outMax: 1s",
                        "failures: 2, window: 1h, out: 10m, outMax: 10m"):  # fmt: skip
@@ -470,6 +486,7 @@ CAUSES: dict[str, tuple[str, Cause]] = {
         lambda scene: overridden(scene, "drain", "virtual-0"),
     ),
     "node-check-failed": ("MusterHealthCheckFailed", lambda scene: check(scene, 2)),
+    "node-check-braked": ("MusterHealthBrake", braked),
     "node-check-degraded": ("MusterHealthCheckDegraded", lambda scene: check(scene, 1)),
     "node-black-hole": ("MusterNodeTakenOut", swallowing),
     "node-flapping": ("MusterNodeFlapping", flapping),

@@ -21,6 +21,7 @@ class Site(test_drift.Site):
         super().__init__()
         said = {"remedies": {"gpu-ecc": healing}, "black_hole": None} | {
             "flapping": desired.FlappingPolicy(),
+            "brake": desired.HealthBrake(share=1.0),
             **changes,
         }
         self.change_pool(**said)

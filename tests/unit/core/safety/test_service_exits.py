@@ -131,7 +131,11 @@ def test_nodes_that_are_added_and_do_not_fit_enter_no_service() -> None:
 
 
 def reservation(name: str = "r", **changes: Any) -> desired.Reservation:
-    said = {"nodes": A4.nodes, "starts_at": NOW + 3600, "ends_at": NOW + 7200} | changes
+    said: dict[str, Any] = {
+        "nodes": A4.nodes,
+        "starts_at": NOW + 3600,
+        "ends_at": NOW + 7200,
+    } | changes
     return desired.Reservation(name, **said)
 
 
@@ -255,7 +259,8 @@ def test_exactly_those_nodes_leave_that_the_next_cycle_takes_out(
     place = world.World(nodes=3, cpu=8, gpu=8)
     for name in failing:
         place.nodes[name].checks = (FAILED,)
-    place.change_structure(pools={"pool": msgspec.structs.replace(place.pool, **first)})
+    whole = msgspec.structs.replace(place.pool, brake=desired.HealthBrake(share=1.0))
+    place.change_structure(pools={"pool": msgspec.structs.replace(whole, **first)})
     place.settle()
     ready = {n for n, one in place.memory.nodes.items() if one.state is states.NodeState.READY}
     changed = msgspec.structs.replace(place.structure.pools["pool"], **then)

@@ -1,0 +1,175 @@
+"""The brake on health checks: at most a share of a pool leaves service by one check within a time.
+
+A check that fails on many nodes at once tells of itself, or of what all of them use, more than of
+the nodes. So beyond the share further nodes stay in service, and a person is told. A brake that
+holds is let go by a node that leaves room, by a check that passes, or by a larger share in git.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+
+from reconciler.core.cycle import cycle_alarm, cycle_events, cycle_nodes
+from reconciler.core.nodes import fitness, flapping
+from reconciler.model import desired
+from reconciler.model.observed import health_checks
+from reconciler.model.state import records
+from reconciler.model.values import quantities
+
+
+@dataclasses.dataclass(slots=True)
+class _Count:
+    """Nodes of a pool that one check has taken out, with the time, and those that stay."""
+
+    out: dict[str, float] = dataclasses.field(default_factory=dict)
+    held: set[str] = dataclasses.field(default_factory=set)
+
+
+class HealthBrakes:
+    """The brakes of all pools in one cycle.
+
+    Args:
+        nodes: of this cycle.
+        events: of this cycle.
+        alarm: set if a node makes room for one that is held, which may have been judged already.
+        now: seconds since the epoch.
+        names: every node that may be out by a check, or stay although one fails.
+        pool_of: pools by node, as git has them.
+        absent: provisioned nodes that have no machine now. They count nowhere.
+    """
+
+    def __init__(
+        self,
+        nodes: cycle_nodes.CycleNodes,
+        events: cycle_events.CycleEvents,
+        alarm: cycle_alarm.CycleAlarm,
+        now: float,
+        *,
+        names: Iterable[str],
+        pool_of: Mapping[str, str],
+        absent: AbstractSet[str],
+    ) -> None:
+        self._nodes = nodes
+        self._events = events
+        self._alarm = alarm
+        self._now = now
+        self._absent = absent
+        self._counts: dict[tuple[str, str], _Count] = {}
+        self._sizes: dict[str, int] = {}
+        for name in names:
+            node = nodes.get(name)
+            if name in absent or name not in pool_of:
+                continue
+            if node is not None and node.brake is not None:
+                self._note(name, pool_of[name], node.brake)
+
+    def look(
+        self, node: records.NodeRecord, pool: desired.Pool | None, *, drained: bool
+    ) -> records.NodeRecord:
+        """Decide if a node on which a check fails leaves service by it, and note that.
+
+        A drained node leaves anyway, and still counts if it was out by the check before. A node
+        leaves too on which a check fails that each task waits for.
+        """
+        before = node.brake
+        checks = [] if pool is None else _failing(node, pool)
+        after = None
+        if pool is None or pool.checks is None or not checks:
+            pass
+        elif drained:
+            after = before if before is not None and not before.held else None
+        elif any(check in pool.checks.before for check in checks):
+            pass
+        else:
+            self._forget(node.name, pool.name, before)
+            after = self._decide(node, pool, checks)
+            self._note(node.name, pool.name, after)
+        if after == before:
+            return node
+        if before is not None and not before.held and pool is not None:
+            self._forget(node.name, pool.name, before)
+            if self._count(pool.name, before.check).held:
+                self._alarm.wake(self._now)
+        return self._nodes.renew(node, brake=after)
+
+    def _decide(
+        self, node: records.NodeRecord, pool: desired.Pool, checks: list[str]
+    ) -> health_checks.CheckBrake:
+        was = node.brake
+        out = was is not None and not was.held
+        for check in checks:
+            if was is not None and out and was.check == check:
+                return was
+        for check in checks:
+            if self._lets(node, pool, check):
+                return health_checks.CheckBrake(check, self._now)
+        first = checks[0]
+        if was is not None and was.held and was.check == first:
+            return was
+        if not self._count(pool.name, first).held:
+            self._events.add("HealthBrake", self._engaged(pool, first), node=node.name)
+        return health_checks.CheckBrake(first, self._now, held=True)
+
+    def _lets(self, node: records.NodeRecord, pool: desired.Pool, check: str) -> bool:
+        """Return True if one more node may leave by a check.
+
+        While the brake holds a node, all count that are out by the check, however long: time alone
+        does not let the rest go.
+        """
+        count, rule = self._count(pool.name, check), pool.brake
+        held = node.brake is not None and node.brake.held and node.brake.check == check
+        since = self._now - rule.window_s
+        recent = sum(held or bool(count.held) or at > since for at in count.out.values())
+        return recent < rule.nodes_max(self._size(pool))
+
+    def _engaged(self, pool: desired.Pool, check: str) -> str:
+        count, size = self._count(pool.name, check), self._size(pool)
+        window = quantities.format_duration(pool.brake.window_s)
+        return (
+            f"check {check} fails on more than {pool.brake.share:.0%} of pool {pool.name} within "
+            f"{window}: {len(count.out)} of {quantities.counted(size, 'node')} are out by it, and "
+            "the others stay in service. To fix: correct the check or what it found, or drain "
+            "nodes, or raise health.brake.share"
+        )
+
+    def _size(self, pool: desired.Pool) -> int:
+        """Return how many nodes of a pool have ever reported."""
+        if pool.name not in self._sizes:
+            there = (name for name in pool.nodes if name not in self._absent)
+            self._sizes[pool.name] = sum(self._nodes.get(name) is not None for name in there)
+        return self._sizes[pool.name]
+
+    def _count(self, pool: str, check: str) -> _Count:
+        return self._counts.setdefault((pool, check), _Count())
+
+    def _note(self, name: str, pool: str, brake: health_checks.CheckBrake) -> None:
+        count = self._count(pool, brake.check)
+        if brake.held:
+            count.held.add(name)
+        else:
+            count.out[name] = brake.since
+
+    def _forget(self, name: str, pool: str, brake: health_checks.CheckBrake | None) -> None:
+        if brake is not None:
+            count = self._count(pool, brake.check)
+            count.held.discard(name)
+            count.out.pop(name, None)
+
+
+def message(node: records.NodeRecord) -> str:
+    """Return why a node on which a check fails stays in service; without figures, which change."""
+    check = node.brake.check if node.brake is not None else ""
+    failed = next((one for one in node.inventory.checks if one.name == check), None)
+    told = fitness.failure(failed) if failed is not None else f"check {check} comes and goes"
+    return (
+        f"{told}; it stays in service, because the check takes out no more of the pool "
+        "(health.brake)"
+    )
+
+
+def _failing(node: records.NodeRecord, pool: desired.Pool) -> list[str]:
+    """Return the checks for which a node is out of service, or would be."""
+    failed = fitness.failed_checks(node.inventory, pool)
+    if failed:
+        return [one.name for one in failed]
+    return [node.flapping.check] if flapping.keeps_out(node, pool) else []
