@@ -1,4 +1,4 @@
-"""Whether a node as it reports fits what its pool declares.
+"""The fit of a node, as it reports, with what its pool declares.
 
 Health asks of the pool in force, and safety of the pool that a change proposes, so that a plan says
 of a node what will become of it. Nothing here depends on time or on other nodes.

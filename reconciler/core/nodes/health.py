@@ -161,25 +161,12 @@ def watch(
         alarm=context.alarm,
         now=now,
     )
-    drains = context.override_drains
-    names = ready.look(nodes, drains.keys(), observed.unheard, now)
-    renew = functools.partial(
-        _renew_state,
-        rules=rules,
-        brakes=health_brake.HealthBrakes(
-            nodes,
-            context.events,
-            context.alarm,
-            now,
-            names=names,
-            pool_of=pool_of,
-            absent=context.absent,
-        ),
-        nodes=nodes,
-        drains=drains,
-        events=context.events,
-        now=now,
+    names = ready.look(nodes, context.override_drains.keys(), observed.unheard, now)
+    brakes = health_brake.HealthBrakes(
+        nodes, context.events, context.alarm, now, absent=context.absent
     )
+    brakes.count(names, pool_of)
+    renew = functools.partial(_renew_state, rules=rules, brakes=brakes, context=context)
     for name in names:
         node = nodes.get(name)
         if node is None:
@@ -267,14 +254,12 @@ def _renew_state(
     *,
     rules: "_NodeRules",
     brakes: health_brake.HealthBrakes,
-    nodes: cycle_nodes.CycleNodes,
-    drains: Mapping[str, desired.NodeDrain],
-    events: cycle_events.CycleEvents,
-    now: float,
+    context: cycle_context.CycleContext,
 ) -> records.NodeRecord:
+    nodes, events, now = context.nodes, context.events, context.now
     node = _look_into_hole(nodes, events, now, node, pool)
     drain = pool.drains.get(node.name) if pool else None
-    drain = drain or drains.get(node.name)
+    drain = drain or context.override_drains.get(node.name)
     node = flapping.look(nodes, events, now, node, pool, drained=drain is not None)
     node = brakes.look(node, pool, drained=drain is not None)
     state, message = rules.state_of(node, pool, drain)

@@ -33,8 +33,6 @@ class HealthBrakes:
         events: of this cycle.
         alarm: set if a node makes room for one that is held, which may have been judged already.
         now: seconds since the epoch.
-        names: every node that may be out by a check, or stay although one fails.
-        pool_of: pools by node, as git has them.
         absent: provisioned nodes that have no machine now. They count nowhere.
     """
 
@@ -45,8 +43,6 @@ class HealthBrakes:
         alarm: cycle_alarm.CycleAlarm,
         now: float,
         *,
-        names: Iterable[str],
-        pool_of: Mapping[str, str],
         absent: AbstractSet[str],
     ) -> None:
         self._nodes = nodes
@@ -56,9 +52,17 @@ class HealthBrakes:
         self._absent = absent
         self._counts: dict[tuple[str, str], _Count] = {}
         self._sizes: dict[str, int] = {}
+
+    def count(self, names: Iterable[str], pool_of: Mapping[str, str]) -> None:
+        """Note which nodes are out by a check, or stay although one fails.
+
+        Args:
+            names: all that may be.
+            pool_of: pools by node, as git has them.
+        """
         for name in names:
-            node = nodes.get(name)
-            if name in absent or name not in pool_of:
+            node = self._nodes.get(name)
+            if name in self._absent or name not in pool_of:
                 continue
             if node is not None and node.brake is not None:
                 self._note(name, pool_of[name], node.brake)

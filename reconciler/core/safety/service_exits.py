@@ -12,7 +12,6 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.core.nodes import fitness
 from reconciler.core.safety import capacity
 from reconciler.model import desired
 from reconciler.model.state import records
@@ -165,6 +164,8 @@ def _unfit(observed: records.Observed, node: str, pool: desired.Pool | None) -> 
         return ""
     if record.inventory.virtual and pool.provisioner == "virtual":
         return ""  # it is started anew as its pool declares it
+    from reconciler.core.nodes import fitness  # noqa: PLC0415 - with numpy, for changed pools alone
+
     return fitness.unfit(record.inventory, pool)
 
 
