@@ -573,6 +573,27 @@ def flapping(turns: int, apart_s: float, well_s: float = 1) -> Callable[[Run, Pa
     return look
 
 
+def failing(apart_s: float) -> Callable[[Run, Path], Json]:
+    """Return how many nodes are out on which a check failed, one after another."""
+
+    def look(run: Run, _: Path) -> Json:
+        found = (health_checks.CheckResult("clock", "failed", "x"),)
+        failed: list[str] = []
+        for name in sorted(run.nodes):
+            failed.append(name)
+            for one in failed:
+                told = run.nodes[one].report(run.now)
+                inventory = msgspec.structs.replace(
+                    told.inventory or records.Inventory(), checks=found
+                )
+                run.memory.add_report(msgspec.structs.replace(told, inventory=inventory))
+            run.cycle()
+            run.now += apart_s
+        return sum(run.memory.nodes[name].state.value == "Unhealthy" for name in run.nodes)
+
+    return look
+
+
 def node_gone(seconds: float) -> Callable[[Run, Path], Json]:
     """Which nodes are listed so long after one was taken away, and a look later."""
 
@@ -864,6 +885,12 @@ TABLE: dict[str, Case] = {
     ),
     "NodePool.spec.health.blackHole.out": Case(
         ("10s", "1h"), hole(1, 60), ("Ready", "Unhealthy"), HOLE
+    ),
+    "NodePool.spec.health.brake.share": Case(
+        (0.5, 1), failing(0), (1, 2), (pool(health={"brake": {"share": 0.3}}),)
+    ),
+    "NodePool.spec.health.brake.window": Case(
+        ("1m", "1h"), failing(120), (2, 1), (pool(health={"brake": {"share": 0.5}}),)
     ),
     "NodePool.spec.health.flapping.failures": Case(
         (2, 3), flapping(2, 60), ("Unhealthy", "Ready"), FLAPS

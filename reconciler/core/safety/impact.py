@@ -29,6 +29,7 @@ class PoolImpact(msgspec.Struct, frozen=True):
     nodes count, and at least its minimum. ``pool`` is empty for all pools together, in which a node
     that only changes its pool neither leaves nor enters. Its own pool counts it in ``gpus_moving``,
     a part of those leaving. ``nodes_losing``: how many nodes lose GPUs, all or some of them.
+    ``gpus_at_risk`` and ``nodes_at_risk`` may leave besides, by checks of which no result is known.
     """
 
     pool: str
@@ -41,16 +42,18 @@ class PoolImpact(msgspec.Struct, frozen=True):
     nodes_entering: tuple[str, ...] = ()
     gpus_moving: int = 0
     nodes_losing: int = 0
+    gpus_at_risk: int = 0
+    nodes_at_risk: int = 0
 
     @property
     def gpus_lost(self) -> int:
-        """GPUs that leave and do not stay in service in another pool."""
-        return self.gpus_leaving - self.gpus_moving
+        """GPUs that leave, or may, and do not stay in service in another pool."""
+        return self.gpus_leaving - self.gpus_moving + self.gpus_at_risk
 
     @property
     def is_one_of_several(self) -> bool:
         """True if one node alone loses GPUs, and others are in service beside it."""
-        return self.nodes_losing == 1 and self.nodes_before > 1
+        return self.nodes_losing + self.nodes_at_risk == 1 and self.nodes_before > 1
 
     @property
     def share_lost(self) -> float:
@@ -95,6 +98,7 @@ class Impact(msgspec.Struct, frozen=True):
         total: GPUs of all pools together.
         pools: GPUs of each affected pool, by name.
         exits: nodes that leave service although their pool keeps them, in order of name.
+        risks: how many more may leave, by pool.
         queues_removed: names.
         queues_added: names.
         amounts: guarantees and limits that change.
@@ -110,6 +114,7 @@ class Impact(msgspec.Struct, frozen=True):
     total: PoolImpact
     pools: tuple[PoolImpact, ...] = ()
     exits: tuple[service_exits.ServiceExit, ...] = ()
+    risks: tuple[service_exits.CheckRisk, ...] = ()
     queues_removed: tuple[str, ...] = ()
     queues_added: tuple[str, ...] = ()
     amounts: tuple[AmountChange, ...] = ()
@@ -165,6 +170,7 @@ def measure_impact(
         total=total,
         pools=pools,
         exits=tuple(service.exits[node] for node in sorted(service.exits)),
+        risks=service.risks,
         queues_removed=tuple(sorted(queues[0] - queues[1])),
         queues_added=tuple(sorted(queues[1] - queues[0])),
         amounts=tuple(_amounts(before.structure, after.structure)),
@@ -191,15 +197,26 @@ def _pools(service: service_exits.InService) -> tuple[PoolImpact, tuple[PoolImpa
     """Return the impact on all pools together, and on each affected one."""
     old, new = service.before, service.after
     every = [{n: g for nodes in side.values() for n, g in nodes.items()} for side in (old, new)]
+    risks = {one.pool: one for one in service.risks}
     touched = []
     for name in sorted(old.keys() | new.keys()):
-        found = _capacity(name, old.get(name, {}), new.get(name, {}))
-        if found.nodes_leaving or found.nodes_entering or found.gpus_before != found.gpus_after:
+        found = _with_risk(_capacity(name, old.get(name, {}), new.get(name, {})), risks.get(name))
+        changes = found.nodes_leaving or found.nodes_entering or found.gpus_at_risk
+        if changes or found.gpus_before != found.gpus_after:
             moving = sum(
                 min(old[name][node], every[1].get(node, 0)) for node in found.nodes_leaving
             )
             touched.append(msgspec.structs.replace(found, gpus_moving=moving))
-    return _capacity("", *every), tuple(touched)
+    return _with_risk(_capacity("", *every), *service.risks), tuple(touched)
+
+
+def _with_risk(of: PoolImpact, *risks: service_exits.CheckRisk | None) -> PoolImpact:
+    found = [one for one in risks if one is not None]
+    return msgspec.structs.replace(
+        of,
+        gpus_at_risk=sum(one.gpus for one in found),
+        nodes_at_risk=sum(one.nodes for one in found),
+    )
 
 
 def _capacity(pool: str, old: dict[str, int], new: dict[str, int]) -> PoolImpact:

@@ -14,6 +14,7 @@ import msgspec
 
 from reconciler.core.safety import capacity
 from reconciler.model import desired
+from reconciler.model.observed import health_checks
 from reconciler.model.state import records
 from reconciler.model.values import times
 
@@ -76,15 +77,30 @@ def group(exits: Iterable[ServiceExit]) -> list[ExitGroup]:
     return sorted(found, key=lambda one: (-one.gpus, one.pool, one.why))
 
 
+class CheckRisk(msgspec.Struct, frozen=True):
+    """Nodes of a pool that may leave service because checks are new or ask for more.
+
+    Nobody knows what such checks find, or where. ``nodes`` and ``gpus`` are the most that the
+    pool's brake lets go.
+    """
+
+    pool: str
+    checks: tuple[str, ...]
+    nodes: int
+    gpus: int
+
+
 class InService(msgspec.Struct, frozen=True):
     """Nodes in service before and after a change, by pool, with the GPUs that each declares.
 
-    ``exits`` are nodes, by name, that leave service although their pool keeps them.
+    ``exits`` are nodes, by name, that leave service although their pool keeps them; ``risks`` say
+    how many more may.
     """
 
     before: dict[str, dict[str, int]] = {}
     after: dict[str, dict[str, int]] = {}
     exits: dict[str, ServiceExit] = {}
+    risks: tuple[CheckRisk, ...] = ()
 
 
 def concerns_nodes(before: desired.Structure, after: desired.Structure) -> bool:
@@ -147,7 +163,9 @@ def compare(
                 exits[node] = ServiceExit(node, name, gpus, "taint", why, taints)
     for one in _reserved(before, after, (old, new), now):
         exits.setdefault(one.node, one)
-    return InService(_without(old, out_before), _without(new, out_after | exits.keys()), exits)
+    left = _without(new, out_after | exits.keys())
+    risks = tuple(_risks(before, after, pool_of, left))
+    return InService(_without(old, out_before), left, exits, risks)
 
 
 def _without(nodes_by_pool: NodesByPool, left_out: AbstractSet[str]) -> dict[str, dict[str, int]]:
@@ -155,6 +173,26 @@ def _without(nodes_by_pool: NodesByPool, left_out: AbstractSet[str]) -> dict[str
         pool: {node: gpus for node, gpus in nodes.items() if node not in left_out}
         for pool, nodes in nodes_by_pool.items()
     }
+
+
+def _risks(
+    before: desired.Structure,
+    after: desired.Structure,
+    pool_of: Mapping[str, str],
+    left: NodesByPool,
+) -> Iterator[CheckRisk]:
+    """Yield what checks of which no result is known may take out of pools that there were."""
+    for name, pool in after.pools.items():
+        was = before.pools.get(name)
+        checks = health_checks.untried(was.checks, pool.checks) if was is not None else ()
+        if not checks or pool.checks is None:
+            continue
+        staying = [gpus for node, gpus in left[name].items() if pool_of.get(node) == name]
+        unbraked = any(check in pool.checks.before for check in checks)
+        most = len(checks) * pool.brake.nodes_max(len(staying))
+        nodes = len(staying) if unbraked else min(len(staying), most)
+        if nodes:
+            yield CheckRisk(name, checks, nodes, sum(sorted(staying, reverse=True)[:nodes]))
 
 
 def _unfit(observed: records.Observed, node: str, pool: desired.Pool | None) -> str:

@@ -196,10 +196,24 @@ def _limits(
 def _causes(change: impact.Impact, pool: str = "") -> str:
     """Return why nodes that their pool keeps leave service, in parentheses; empty if none does."""
     groups = service_exits.group(one for one in change.exits if pool in {"", one.pool})
-    if not groups:
+    told = [f"{hostlists.fold(one.nodes)}: {one.why}" for one in groups]
+    told += [
+        f"{_most(one.gpus)} of pool {one.pool}, by {_plural(one.checks)} without a result "
+        f"({_some(one.checks)})"
+        for one in change.risks
+        if pool in {"", one.pool}
+    ]
+    if not told:
         return ""
-    told = [f"{hostlists.fold(one.nodes)}: {one.why}" for one in groups[:_NAMES_MAX]]
-    return f" ({'; '.join(told)}{' …' if len(groups) > _NAMES_MAX else ''})"
+    return f" ({'; '.join(told[:_NAMES_MAX])}{' …' if len(told) > _NAMES_MAX else ''})"
+
+
+def _most(gpus: int) -> str:
+    return f"at most {quantities.counted(gpus, 'GPU')}"
+
+
+def _plural(checks: tuple[str, ...]) -> str:
+    return "checks" if len(checks) > 1 else "a check"
 
 
 def _share_of_jobs(

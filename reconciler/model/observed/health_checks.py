@@ -118,3 +118,33 @@ class CheckBrake(msgspec.Struct, frozen=True, omit_defaults=True):
     check: str
     since: float
     held: bool = False
+
+
+def untried(before: CheckPlan | None, after: CheckPlan | None) -> tuple[str, ...]:
+    """Return checks of a plan of which the results of an earlier plan say nothing, sorted.
+
+    They are new, or ask for more. None is a pool without checks. Left out are checks that at most
+    make a node degraded, and ``gpu-count``: what a pool declares is compared without it.
+    """
+    if after is None or before == after:
+        return ()
+    old = before if before is not None else FULL_DISK
+    stricter = {
+        "mounts": not set(after.mounts) <= set(old.mounts),
+        "disk-space": after.disk_free_ratio > old.disk_free_ratio,
+        "inodes": after.inodes_free_ratio > old.inodes_free_ratio,
+        "stuck-processes": after.stuck_processes < old.stuck_processes,
+    }
+    found = {
+        name
+        for name in BUILT_IN
+        if name not in after.off and (name in old.off or stricter.get(name, False))
+    }
+    if not after.mounts:
+        found.discard("mounts")
+    known = {one.name: one for one in old.commands}
+    for one in after.commands:
+        same = known.get(one.name)
+        if same is None or same.command != one.command or same.timeout_s > one.timeout_s:
+            found.add(one.name)
+    return tuple(sorted(found - {"gpu-count", "gpu-temperature"}))

@@ -215,6 +215,9 @@ def impact_lines(plan: Plan) -> Iterator[PlanLine]:
             f"out of {exits.pool}", f"{gpus(exits.gpus)} on {exits.nodes}: {exits.why}"
         )
     yield from _more(len(impact.exits))
+    for risk in impact.risks:
+        has_effect = True
+        yield from _wrapped(f"at risk in {risk.pool}", risk_text(risk))
     for amount in impact.amounts:
         has_effect = True
         old, new = amount.before or "none", amount.after or "none"
@@ -242,6 +245,16 @@ def impact_lines(plan: Plan) -> Iterator[PlanLine]:
         yield from _paragraph(f"{start}without a forecast it is unknown which jobs are preempted")
     elif not has_effect:
         yield PlanLine("  none: no GPU, guarantee, limit or running job is touched")
+
+
+def risk_text(of: plan_types.CheckRiskView) -> str:
+    """Return how much may leave service by checks of which no result is known."""
+    nodes = "1 node" if of.nodes == 1 else f"{of.nodes} nodes"
+    which = "check" if len(of.checks) == 1 else "checks"
+    return (
+        f"at most {gpus(of.gpus)} on {nodes} leave service if {which} {', '.join(of.checks)} "
+        f"{'fails' if len(of.checks) == 1 else 'fail'}: new or stricter, so no result is known"
+    )
 
 
 def above_text(of: plan_types.AboveView) -> str:

@@ -85,6 +85,15 @@ class ServiceExitView(json_format.View, frozen=True):
     why: str
 
 
+class CheckRiskView(json_format.View, frozen=True):
+    """The most nodes and GPUs of a pool that may leave by checks of which no result is known."""
+
+    pool: str
+    checks: list[str]
+    nodes: int
+    gpus: int
+
+
 class ImpactView(json_format.View, frozen=True):
     """The impact of a change in the cluster's own units. ``approval`` is the digest that approves
     it.
@@ -105,6 +114,7 @@ class ImpactView(json_format.View, frozen=True):
     gpu_hours_lost: float
     approval: str
     exits: list[ServiceExitView] = []
+    risks: list[CheckRiskView] = []
 
 
 class HeldPartView(json_format.View, frozen=True):

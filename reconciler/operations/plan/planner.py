@@ -289,6 +289,10 @@ def _impact_view(
             plan_types.ServiceExitView(one.pool, hostlists.fold(one.nodes), one.gpus, one.why)
             for one in service_exits.group(of.exits)
         ],
+        risks=[
+            plan_types.CheckRiskView(one.pool, list(one.checks), one.nodes, one.gpus)
+            for one in of.risks
+        ],
     )
 
 

@@ -234,6 +234,74 @@ def test_jobs_on_nodes_that_leave_are_named_unless_they_may_go_on_there(
     assert len(found.exits) == 2
 
 
+# --- checks of which no result is known -------------------------------------------------------
+
+
+def command(*words: str, timeout_s: float = 30.0) -> health_checks.CheckCommand:
+    return health_checks.CheckCommand("nccl", words, timeout_s)
+
+
+def plan(**changes: Any) -> health_checks.CheckPlan:
+    return health_checks.CheckPlan(**changes)
+
+
+WITH = plan(commands=(command("a"),))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "checks"),
+    [
+        (WITH, WITH, []),
+        (plan(), WITH, ["nccl"]),
+        (WITH, plan(), []),
+        (WITH, plan(commands=(command("b"),)), ["nccl"]),
+        (WITH, plan(commands=(command("a", timeout_s=40),)), []),
+        (WITH, plan(commands=(command("a", timeout_s=20),)), ["nccl"]),
+        (plan(), plan(mounts=("/data",)), ["mounts"]),
+        (plan(mounts=("/data",)), plan(), []),
+        (plan(off=("clock",)), plan(), ["clock"]),
+        (plan(), plan(disk_free_ratio=0.5, stuck_processes=3), ["disk-space", "stuck-processes"]),
+        (plan(), plan(gpu_temperature_celsius=10), []),
+        (plan(), None, []),
+    ],
+)
+def test_checks_that_are_new_or_stricter(
+    before: health_checks.CheckPlan | None, after: health_checks.CheckPlan | None, checks: list[str]
+) -> None:
+    assert list(health_checks.untried(before, after)) == checks
+
+
+def test_a_pool_that_begins_to_check_has_tried_none_but_those_of_the_disk() -> None:
+    found = health_checks.untried(None, plan(disk_free_ratio=0.005, inodes_free_ratio=0.005))
+    assert "disk-space" not in found
+    assert {"gpu-ecc", "clock"} <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "gpus", "held"),
+    [
+        ({}, 8, False),  # what the brake lets go of four nodes, which is one of several
+        ({"brake": desired.HealthBrake(share=0.5)}, 16, True),
+        ({"brake": desired.HealthBrake(share=1.0)}, 32, True),
+        ({"checks": plan(commands=(command("b"),), before=("nccl",))}, 32, True),
+        ({"checks": plan(commands=(command("b"),), mounts=("/d",))}, 16, True),
+    ],
+)
+def test_a_changed_check_may_take_out_what_the_brake_lets_go(
+    changes: dict[str, Any], gpus: int, held: bool
+) -> None:
+    before = pool("a", 4, checks=WITH)
+    after = pool("a", 4, **({"checks": plan(commands=(command("b"),))} | changes))
+    found = of(before, after, FOUR)
+    assert (found.total.gpus_lost, found.total.gpus_leaving) == (gpus, 0)
+    assert [(one.pool, one.gpus) for one in found.risks] == [("a", gpus)]
+    gate = sync_limits.SafetyGate(lambda: FOUR, lambda: NOW)
+    judged = gate.judge(state(before), state(after), frozenset())
+    assert bool(judged.findings) is held
+    if held:
+        assert f"(at most {gpus} GPUs of pool a, by " in judged.findings[0].message
+
+
 # --- the same rule as in the cycle ------------------------------------------------------------
 
 DEMANDS = st.fixed_dictionaries(
