@@ -376,10 +376,16 @@ class Checker:
                 found.append(self._site.run(check))
                 continue
             before = self._gated.get(check.name)
-            if before is not None and before.verdict != "healthy" and idle:
+            is_due = plan.trial if before is None else before.verdict != "healthy"
+            if is_due and idle:
                 before = self._gated[check.name] = self._site.run(check)
             found.append(before or CheckResult(check.name))
         return tuple(found)
+
+    def has_tried(self, plan: CheckPlan) -> bool:
+        """Return True if nothing of a plan on trial is left to do after a look."""
+        gated = {*plan.before, *plan.after}.intersection(one.name for one in plan.commands)
+        return not plan.trial or gated <= self._gated.keys()
 
     def gate(
         self, plan: CheckPlan, names: tuple[str, ...], seen: Readings

@@ -51,6 +51,7 @@ def inventory_of(settings: AgentSettings) -> Inventory:
         runs_as_root=os.geteuid() == 0,
         host=None if settings.virtual else host_info.read(),
         unchecked=True,
+        checked="",
     )
 
 

@@ -20,7 +20,7 @@ from agents.node import inventory, usage_sampler
 from agents.settings import AgentSettings
 from reconciler.model import desired
 from reconciler.model.observed.devices import GpuProcess, GpuUsage
-from reconciler.model.observed.health_checks import CheckPlan, CheckResult
+from reconciler.model.observed.health_checks import CheckPlan, CheckResult, digest
 from reconciler.model.observed.storage import VolumeState
 from reconciler.model.protocol.agent_messages import Assignment
 from reconciler.model.state.records import Gpu, Inventory, Isolation
@@ -214,7 +214,11 @@ class NodeMonitor:
                 found = self._checker.look(plan, seen, idle=idle) if plan else ()
                 with self._lock:
                     unwell = checks.unwell(found)
-                    known = msgspec.structs.replace(self.inventory, checks=unwell, unchecked=False)
+                    tried = plan is not None and self._checker.has_tried(plan)
+                    checked = digest(plan) if plan is not None and tried else ""
+                    known = msgspec.structs.replace(
+                        self.inventory, checks=unwell, unchecked=False, checked=checked
+                    )
                     self.take_over(known)
 
     def check_now(self, plan: CheckPlan, names: tuple[str, ...]) -> tuple[CheckResult, ...]:

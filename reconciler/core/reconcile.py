@@ -22,7 +22,7 @@ from reconciler.core import (
 from reconciler.core.cycle import cycle_jobs
 from reconciler.core.drift import detection, remediation
 from reconciler.core.jobs import admission, lifecycle, quarantined_jobs, takeover
-from reconciler.core.nodes import clock_steps, draining, health, node_reports
+from reconciler.core.nodes import check_trials, clock_steps, draining, health, node_reports
 from reconciler.core.pools import autoscaling, provisioning
 from reconciler.core.quota import budgets, unschedulable
 from reconciler.core.snapshot import learned_mix, queue_usage, snapshot_builder
@@ -88,6 +88,11 @@ PHASES: Mapping[str, PhaseFields] = {
         observed="leader_since unheard",
         reads="absent attempts jobs nodes override_drains remedies",
         writes="actions alarm attempts events nodes",
+    ),
+    "check_trials.apply": PhaseFields(
+        observed="",
+        reads="nodes",
+        writes="actions events nodes",
     ),
     "lifecycle.progress": PhaseFields(
         observed="watched",
@@ -221,6 +226,8 @@ def _update(
     ended("admit")
     # nodes, their checks and leases -> states of nodes, lost attempts
     health.watch(context, structure, recovers=recovers)
+    # what nodes have made of changed checks -> checks that each is given
+    check_trials.apply(context, structure)
     ended("health")
     # attempts, time limits, holds, budgets, drains -> verdicts, states of jobs, stop orders
     lifecycle.progress(context, structure)

@@ -352,9 +352,11 @@ def _cut(pool: desired.Pool | None) -> desired.MigPlan | None:
 def plan_of(
     node: str, structure: desired.Structure, state: EngineState
 ) -> health_checks.CheckPlan | None:
-    """Return the checks of a node: those of its pool, or that its disk is not full."""
+    """Return the checks that a node was given: those of its pool, or that its disk is not full."""
     record = state.nodes.get(node)
     pool = structure.pools.get(record.pool) if record else None
+    if pool is not None and record is not None and record.given is not None:
+        return msgspec.structs.replace(record.given.plan, trial=record.given.trial)
     return (pool.checks or health_checks.FULL_DISK) if pool else None
 
 

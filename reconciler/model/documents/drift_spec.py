@@ -18,6 +18,7 @@ DriftKind = Literal[
     "node-drained-by-override",
     "node-check-failed",
     "node-check-braked",
+    "node-check-trial",
     "node-check-degraded",
     "node-black-hole",
     "node-flapping",

@@ -5,6 +5,7 @@ change. The text of a result has no readings that change by themselves, so that 
 is unchanged reports nothing.
 """
 
+import hashlib
 from typing import Literal
 
 import msgspec
@@ -44,7 +45,8 @@ class CheckPlan(msgspec.Struct, frozen=True, omit_defaults=True):
     """Checks of a node, and the thresholds from which on they fail. Ratios are of the whole.
 
     ``before`` and ``after`` are names of checks that run when a task is about to start, and when
-    one has ended.
+    one has ended. ``trial``: the node is the first to make these checks, and makes each of them
+    once as soon as nothing runs there.
     """
 
     interval_s: float = 60.0
@@ -58,6 +60,7 @@ class CheckPlan(msgspec.Struct, frozen=True, omit_defaults=True):
     commands: tuple[CheckCommand, ...] = ()
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
+    trial: bool = False
 
 
 #: The built-in checks of the node's own disk.
@@ -70,6 +73,19 @@ FULL_DISK = CheckPlan(
     disk_free_ratio=0.005,
     inodes_free_ratio=0.005,
 )
+
+
+class GivenChecks(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The plan that a node was given; ``trial``: before the other nodes of its pool."""
+
+    plan: CheckPlan
+    trial: bool = False
+
+
+def digest(plan: CheckPlan) -> str:
+    """Return the name of a plan by which nodes say that they have made its checks."""
+    plain = msgspec.structs.replace(plan, trial=False)
+    return hashlib.sha256(msgspec.json.encode(plain)).hexdigest()[:16]
 
 
 class CheckResult(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -64,6 +64,10 @@ KINDS: dict[str, DriftKind] = {
         "critical", "report", _TOLD,
         "a health check fails on so many nodes of a pool that this one stays in service",
     ),
+    "node-check-trial": DriftKind(
+        "warning", "report", _TOLD,
+        "a check fails on the node that tries its pool's changed checks: the others keep theirs",
+    ),
     "node-check-degraded": DriftKind(
         "warning", "report", _TOLD, "a health check of a node found something that is not well"
     ),

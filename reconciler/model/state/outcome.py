@@ -55,6 +55,12 @@ class TellRemedies(msgspec.Struct, frozen=True, tag="remedies"):
     node: str
 
 
+class TellChecks(msgspec.Struct, frozen=True, tag="checks"):
+    """Action: send this node its changed health checks."""
+
+    node: str
+
+
 class RunProvisioner(msgspec.Struct, frozen=True, tag="provision"):
     """Action: run a pool's script to create, destroy or list; see ``instance_records.Order``."""
 
@@ -64,7 +70,7 @@ class RunProvisioner(msgspec.Struct, frozen=True, tag="provision"):
     number: int
 
 
-NodeAction = StartAttempt | StopAttempt | WithdrawAttempt | Acknowledge | TellRemedies
+NodeAction = StartAttempt | StopAttempt | WithdrawAttempt | Acknowledge | TellRemedies | TellChecks
 Action = NodeAction | RunProvisioner
 
 

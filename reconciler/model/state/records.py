@@ -12,7 +12,12 @@ import msgspec
 
 from reconciler.model import desired
 from reconciler.model.observed import devices, host_facts
-from reconciler.model.observed.health_checks import CheckBrake, CheckFlapping, CheckResult
+from reconciler.model.observed.health_checks import (
+    CheckBrake,
+    CheckFlapping,
+    CheckResult,
+    GivenChecks,
+)
 from reconciler.model.observed.storage import VolumeState
 from reconciler.model.observed.task_reports import Saved
 from reconciler.model.policy.drift_kinds import Drift, DriftRemedy
@@ -283,7 +288,8 @@ class Inventory(msgspec.Struct, frozen=True, omit_defaults=True):
     looked for one, ``host`` and ``isolation`` if the agent is older than the field. ``volumes`` are
     those that it was asked to check. ``unchecked``: the agent has just started and has run no
     checks yet, so ``checks`` mean nothing. ``notice``: a setting that its agent cannot follow and
-    that keeps no task from running, such as the port of its metrics page.
+    that keeps no task from running, such as the port of its metrics page. ``checked`` is the digest
+    of the plan of which all checks were made, empty if none was; None: its agent does not say.
     """
 
     hostname: str = ""
@@ -303,6 +309,7 @@ class Inventory(msgspec.Struct, frozen=True, omit_defaults=True):
     volumes: tuple[VolumeState, ...] = ()
     unchecked: bool = False
     notice: str = ""
+    checked: str | None = None
 
 
 class NodeUsage(msgspec.Struct, frozen=True):
@@ -339,7 +346,8 @@ class NodeRecord(msgspec.Struct, frozen=True):
     ``undecided`` is the message about its last report if no cycle passed with it. ``unproven`` are
     what it reports to a store from the past without a proof, until somebody has said what is true:
     as long as there are any, the node is left alone. ``brake`` is the check by which it is out, or
-    in spite of which it stays in service; None if none fails.
+    in spite of which it stays in service; None if none fails. ``given`` are the checks that it was
+    given; None: those of its pool, as to nodes of earlier versions.
     """
 
     name: str
@@ -364,6 +372,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
     undecided: str = ""
     unproven: "tuple[UnprovenAttempt, ...]" = ()
     brake: CheckBrake | None = None
+    given: GivenChecks | None = None
 
 
 OverrideVerb = Literal["cancel", "drain", "suspend"]

@@ -51,6 +51,7 @@ def inventory(told: records.Inventory) -> records.Inventory:
         ),
         gpus=tuple(gpus.values()),
         checks=tuple(_check(one) for one in told.checks[: health_checks.RESULTS_MAX]),
+        checked=told.checked and told.checked[: health_checks.NAME_CHARACTERS_MAX],
     )
 
 

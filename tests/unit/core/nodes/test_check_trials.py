@@ -1,0 +1,194 @@
+"""Changed checks go to one node of a pool first, and to the others once they passed there."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from reconciler.core import observed_state
+from reconciler.engines import agents_engine
+from reconciler.model import desired
+from reconciler.model.observed import health_checks
+from reconciler.model.observed.health_checks import CheckCommand, CheckPlan
+from reconciler.model.state import records
+from reconciler.model.state.states import NodeState
+from tests.unit.core import test_checks, test_drift
+
+FAILED = health_checks.CheckResult("nccl", "failed", "no such file")
+
+
+def plan(*words: str, **changes: Any) -> CheckPlan:
+    commands = (CheckCommand("nccl", words),) if words else ()
+    return CheckPlan(commands=commands, **changes)
+
+
+class Site(test_checks.Site):
+    """Four nodes whose agents say by which plan they have checked."""
+
+    def __init__(self, checks: CheckPlan | None = None, *, tells: bool = True) -> None:
+        test_drift.Site.__init__(self, nodes=4)
+        self.tells = tells
+        #: Plans that fail on each node that makes them.
+        self.bad: tuple[CheckPlan, ...] = ()
+        self.change_pool(checks=checks, black_hole=None, remedies={})
+        self.look()
+        self.outcomes.clear()
+
+    def given(self, name: str) -> CheckPlan | None:
+        """Return the plan that a node gets with its assignments."""
+        return agents_engine.plan_of(name, self.structure, self.memory)
+
+    def look(self, rounds: int = 3) -> None:
+        """Let nodes make their checks, and report."""
+        for _ in range(rounds):
+            for name in self.pool.nodes:
+                given, node = self.given(name), self.node(name)
+                if node.silent or given is None:
+                    continue
+                plain = msgspec.structs.replace(given, trial=False)
+                node.inventory = msgspec.structs.replace(
+                    node.inventory,
+                    checks=(FAILED,) if plain in self.bad else (),
+                    checked=health_checks.digest(given) if self.tells else None,
+                )
+            self.round()
+
+    def runs(self, want: CheckPlan) -> list[str]:
+        found = {name: self.given(name) for name in self.pool.nodes}
+        return [
+            name
+            for name, one in found.items()
+            if one is not None and msgspec.structs.replace(one, trial=False) == want
+        ]
+
+    def restart(self) -> None:
+        """Let another leader go on from the store."""
+        loaded = self.memory.observed((), {})
+        nodes = {
+            name: msgspec.msgpack.decode(msgspec.msgpack.encode(one), type=records.NodeRecord)
+            for name, one in loaded.nodes.items()
+        }
+        self.memory = observed_state.ObservedState(
+            records.Observed(nodes=nodes, drift=loaded.drift), leader_since=self.now
+        )
+        self.round()
+
+
+OLD, NEW = plan("/opt/old"), plan("/opt/new")
+ALL = ["n0", "n1", "n2", "n3"]
+
+
+def test_a_changed_command_is_tried_on_one_node_and_then_goes_to_all() -> None:
+    site = Site(OLD)
+    assert site.runs(OLD) == ALL
+    site.change_pool(checks=NEW)
+    site.round()
+    assert (site.runs(NEW), site.runs(OLD)) == (["n0"], ["n1", "n2", "n3"])
+    assert site.events("CheckTrial") == ["n0"]
+    given = site.given("n0")
+    assert given is not None
+    assert given.trial
+    site.look()
+    assert site.runs(NEW) == ALL
+    assert site.events("CheckTrialPassed") == ["n0"]
+    given = site.given("n0")
+    assert given == NEW
+
+
+def test_what_fails_there_goes_no_further_is_told_and_has_no_remedy() -> None:
+    site = Site(OLD)
+    site.bad = (NEW,)
+    site.change_pool(checks=NEW, remedies={"nccl": test_checks.REBOOT})
+    site.look(6)
+    assert (site.runs(NEW), site.runs(OLD)) == (["n0"], ["n1", "n2", "n3"])
+    assert site.found() == [("node-check-trial", "n0/nccl")]
+    assert [site.state(name) for name in ALL] == [NodeState.UNHEALTHY, *[NodeState.READY] * 3]
+    assert site.memory.remedies == ()
+    site.restart()
+    site.look()
+    assert site.runs(OLD) == ["n1", "n2", "n3"]
+    # taking it back is no trial: it is what the others have
+    site.change_pool(checks=OLD)
+    site.look(1)
+    site.look(1)
+    assert (site.runs(OLD), site.found()) == (ALL, [])
+
+
+def test_a_third_plan_is_tried_anew_and_ends_the_trial_before() -> None:
+    site, third = Site(OLD), plan("/opt/third")
+    site.bad = (NEW,)
+    site.change_pool(checks=NEW)
+    site.look()
+    site.change_pool(checks=third)
+    site.round()
+    assert (len(site.runs(third)), len(site.runs(OLD))) == (1, 3 - len(site.runs(NEW)))
+    site.look()
+    assert site.runs(third) == ALL
+
+
+def test_a_node_that_tries_and_is_taken_out_is_followed_by_another() -> None:
+    site = Site(OLD)
+    site.bad = (NEW,)
+    site.change_pool(checks=NEW)
+    site.look()
+    site.change_pool(drains={"n0": desired.NodeDrain("fan")})
+    site.look()
+    assert "n1" in site.runs(NEW)
+    assert site.runs(OLD) == ["n2", "n3"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (OLD, plan()),
+        (OLD, plan("/opt/old", interval_s=5.0)),
+        (plan(mounts=("/a", "/b")), plan(mounts=("/a",))),
+        (OLD, None),
+    ],
+)
+def test_what_asks_for_no_more_goes_to_all_at_once(
+    before: CheckPlan, after: CheckPlan | None
+) -> None:
+    site = Site(before)
+    site.change_pool(checks=after)
+    site.round()
+    assert site.runs(after or health_checks.FULL_DISK) == ALL
+
+
+def test_first_checks_of_a_pool_are_tried_and_a_mount_too() -> None:
+    site = Site(None)
+    for want in (plan(), plan(mounts=("/data",))):
+        site.change_pool(checks=want)
+        site.round()
+        assert site.runs(want) == ["n0"]
+        site.look()
+        assert site.runs(want) == ALL
+
+
+def test_agents_that_do_not_say_what_they_have_checked_get_all_at_once() -> None:
+    site = Site(OLD, tells=False)
+    site.change_pool(checks=NEW)
+    site.round()
+    assert site.runs(NEW) == ALL
+
+
+def test_a_pool_of_one_has_nobody_to_spare() -> None:
+    site = Site(OLD)
+    site.change_pool(nodes=("n0",))
+    site.look()
+    site.change_pool(checks=NEW)
+    site.round()
+    assert "n0" in site.runs(NEW)
+    given = site.given("n0")
+    assert given is not None
+    assert not given.trial
+
+
+def test_records_of_earlier_versions_are_taken_as_they_are() -> None:
+    site = Site(OLD)
+    site.memory.nodes.update(
+        {name: msgspec.structs.replace(one, given=None) for name, one in site.memory.nodes.items()}
+    )
+    site.restart()
+    assert site.runs(OLD) == ALL
+    assert site.events("CheckTrial") == []
