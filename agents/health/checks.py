@@ -17,7 +17,13 @@ from agents.health import site_checks
 from agents.host import host_info, processes
 from reconciler import child_process
 from reconciler.model.observed import devices
-from reconciler.model.observed.health_checks import BUILT_IN, CheckPlan, CheckResult, Verdict
+from reconciler.model.observed.health_checks import (
+    BUILT_IN,
+    CheckCommand,
+    CheckPlan,
+    CheckResult,
+    Verdict,
+)
 from reconciler.model.state import records
 from reconciler.model.values.quantities import counted
 from reconciler.model.values.text_lines import split_lines
@@ -356,7 +362,8 @@ class Checker:
         self._unkillable: dict[tuple[int, int], float] = {}
         self._mounts = MountChecker()
         self._site = site_checks.SiteChecks()
-        self._gated: dict[str, CheckResult] = {}
+        #: The last results of executables that run before or after jobs.
+        self._gated: dict[CheckCommand, CheckResult] = {}
         self.turn = threading.Lock()
 
     def look(
@@ -369,22 +376,23 @@ class Checker:
         """Return the results of all checks that are due, with readings not already in ``seen``."""
         found = list(judge(self._read(plan, seen), plan))
         gated = {*plan.before, *plan.after}
-        known = {command.name for command in plan.commands}
-        self._gated = {n: one for n, one in self._gated.items() if n in gated & known}
+        known = {command for command in plan.commands if command.name in gated}
+        self._gated = {check: one for check, one in self._gated.items() if check in known}
         for check in plan.commands:
             if check.name not in gated:
                 found.append(self._site.run(check))
                 continue
-            before = self._gated.get(check.name)
+            before = self._gated.get(check)
             is_due = plan.trial if before is None else before.verdict != "healthy"
             if is_due and idle:
-                before = self._gated[check.name] = self._site.run(check)
+                before = self._gated[check] = self._site.run(check)
             found.append(before or CheckResult(check.name))
         return tuple(found)
 
     def has_tried(self, plan: CheckPlan) -> bool:
         """Return True if nothing of a plan on trial is left to do after a look."""
-        gated = {*plan.before, *plan.after}.intersection(one.name for one in plan.commands)
+        names = {*plan.before, *plan.after}
+        gated = {check for check in plan.commands if check.name in names}
         return not plan.trial or gated <= self._gated.keys()
 
     def gate(
@@ -398,8 +406,8 @@ class Checker:
             if name in built_in:
                 found.append(built_in[name])
             elif name in commands:
-                self._gated[name] = self._site.run(commands[name])
-                found.append(self._gated[name])
+                self._gated[commands[name]] = self._site.run(commands[name])
+                found.append(self._gated[commands[name]])
         return tuple(found)
 
     def _read(self, plan: CheckPlan, seen: Readings) -> Readings:

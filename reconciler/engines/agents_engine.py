@@ -356,7 +356,7 @@ def plan_of(
     record = state.nodes.get(node)
     pool = structure.pools.get(record.pool) if record else None
     if pool is not None and record is not None and record.given is not None:
-        return msgspec.structs.replace(record.given.plan, trial=record.given.trial)
+        return msgspec.structs.replace(record.given.plan, trial=bool(record.given.trial))
     return (pool.checks or health_checks.FULL_DISK) if pool else None
 
 

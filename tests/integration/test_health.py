@@ -25,6 +25,8 @@ spec:
   health:
     interval: 1s
     off: [disk-space, inodes, clock, stuck-processes]
+    brake: {share: 1}
+    flapping: {out: 0s}
     commands: [{name: mark, command: [%s, -c, "%s", "%s"], timeout: 30s}]
     remedies:
       - {check: gpu-ecc, action: run-command, command: [rm, "%s"]}
@@ -44,6 +46,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[beds.Bed]:
         text = POOL % (sys.executable, SCRIPT, folder / "mark", ill)
         made.git("rm", "--quiet", "cluster.yaml", folder=made.clone)
         made.commit({"pool.yaml": text})
+        made.until(lambda: _events(made, "CheckTrialPassed"), 120)
         yield made
     finally:
         made.stop()
@@ -103,3 +106,41 @@ def test_an_executable_of_the_site_and_an_agent_that_starts_anew(bed: beds.Bed) 
         return bed.all_ready() and bed.get("/v1/drift")["items"] == []
 
     bed.until(well, 120)
+
+
+def test_a_changed_check_that_fails_is_tried_on_one_node_alone(bed: beds.Bed) -> None:
+    """A bad command used to take out the whole pool, a second later."""
+    whole = (bed.clone / "pool.yaml").read_text()
+    bad = whole.replace("commands: [", "commands: [{name: typo, command: [/opt/no/such]}, ")
+    bed.commit({"pool.yaml": bad})
+    rows = bed.until(lambda: bed.get("/v1/drift", kind="node-check-trial")["items"], 120)
+    assert [row["subject"] for row in rows] == ["virtual-0/typo"]
+    assert "it can't be run" in rows[0]["message"]
+    assert _node(bed, "virtual-0")["state"] == "Unhealthy"
+    assert _node(bed, "virtual-1")["state"] == "Ready"
+    passed = len(_events(bed, "CheckTrialPassed"))
+    good = whole.replace("commands: [", "commands: [{name: typo, command: ['true']}, ")
+    bed.commit({"pool.yaml": good})
+    bed.until(lambda: len(_events(bed, "CheckTrialPassed")) > passed, 120)
+    bed.until(lambda: bed.all_ready() and bed.get("/v1/drift")["items"] == [], 120)
+    bed.commit({"pool.yaml": whole})
+
+
+def test_a_check_that_fails_everywhere_leaves_the_rest_of_the_pool_at_work(bed: beds.Bed) -> None:
+    whole = (bed.clone / "pool.yaml").read_text()
+    braked = whole.replace("share: 1}", "share: 0.3}").replace(
+        "      - {check: mark, action: restart-agent}\n", ""
+    )
+    bed.commit({"pool.yaml": braked})
+    revision = bed.git("rev-parse", "HEAD", folder=bed.clone)
+    bed.until(lambda: bed.get("/v1/sync")["sync"]["structureRevision"] == revision)
+    (bed.folder / "mark").touch()
+    (held,) = bed.until(lambda: bed.get("/v1/drift", kind="node-check-braked")["items"], 120)
+    other = {"virtual-0": "virtual-1", "virtual-1": "virtual-0"}[held["node"]]
+    assert _node(bed, held["node"])["state"] == "Ready"
+    assert "it stays in service" in _node(bed, held["node"])["message"]
+    assert _node(bed, other)["state"] == "Unhealthy"
+    assert len(_events(bed, "HealthBrake")) == 1
+    (bed.folder / "mark").unlink()
+    bed.until(lambda: bed.all_ready() and bed.get("/v1/drift")["items"] == [], 120)
+    bed.commit({"pool.yaml": whole})

@@ -258,7 +258,7 @@ def _of_checks(
     held = node.brake is not None and node.brake.held
     for one in pool.counted(node.inventory.checks):
         failed = "node-check-braked" if held else "node-check-failed"
-        if node.given is not None and node.given.trial:
+        if node.given is not None and one.name in node.given.trial:
             failed = "node-check-trial"
         kind = failed if one.verdict == "failed" else "node-check-degraded"
         subject = f"{node.name}/{one.name}"

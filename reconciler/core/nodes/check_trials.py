@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from reconciler.core import cycle_cache, cycle_context
 from reconciler.core.cycle import cycle_events, cycle_nodes
+from reconciler.core.nodes import fitness
 from reconciler.model import desired
 from reconciler.model.observed import health_checks
 from reconciler.model.observed.health_checks import GivenChecks
@@ -53,8 +54,11 @@ def apply(context: cycle_context.CycleContext, structure: desired.Structure) -> 
             continue
         for node, given in _decide(pool, members, behind, context.events).items():
             known = context.nodes.get(node)
-            if known is not None and known.given != given:
-                context.nodes.renew(known, given=given)
+            if known is None or known.given == given:
+                continue
+            context.nodes.renew(known, given=given)
+            # without a record of them, a node has the checks of its pool
+            if known.given is not None or given != GivenChecks(_plan_of(pool)):
                 context.actions.append(outcome.TellChecks(node))
 
 
@@ -63,7 +67,7 @@ def _plan_of(pool: desired.Pool) -> health_checks.CheckPlan:
 
 
 def _is_behind(node: records.NodeRecord, want: health_checks.CheckPlan) -> bool:
-    return node.given is None or node.given.trial or node.given.plan != want
+    return node.given is None or bool(node.given.trial) or node.given.plan != want
 
 
 def _members(nodes: cycle_nodes.CycleNodes, pool: desired.Pool) -> list[records.NodeRecord]:
@@ -79,8 +83,8 @@ def _decide(
 ) -> dict[str, GivenChecks]:
     """Return the checks that nodes are given, by name of the node."""
     want = _plan_of(pool)
-    trying = [node for node in members if node.given is not None and node.given.trial]
-    trying = [node for node in trying if node.given is not None and node.given.plan == want]
+    tried = [node for node in members if node.given is not None and node.given.trial]
+    trying = [node for node in tried if node.given is not None and node.given.plan == want]
     former = Counter(
         node.given.plan
         for node in members
@@ -94,15 +98,16 @@ def _decide(
             )
         return {node.name: GivenChecks(want) for node in behind}
     ((kept, _),) = former.most_common(1)
-    first = _first(trying) or _first(_tells(members))
+    # whoever tried an earlier plan tries this one too, rather than a second node
+    first = _first(trying) or _first(_tells(tried)) or _first(_tells(members))
     found = {node.name: GivenChecks(kept) for node in behind if node.given is None}
     if first is None:
         return found
+    names = health_checks.untried(kept, want)
     if first not in trying:
-        names = ", ".join(health_checks.untried(kept, want))
-        text = f"it is the first of pool {pool.name} to try {names}"
+        text = f"it is the first of pool {pool.name} to try {', '.join(names)}"
         events.add("CheckTrial", text, node=first.name)
-    return found | {first.name: GivenChecks(want, trial=True)}
+    return found | {first.name: GivenChecks(want, names)}
 
 
 def _needs_trial(
@@ -133,8 +138,9 @@ def _first(nodes: list[records.NodeRecord]) -> records.NodeRecord | None:
 
 
 def _passes(node: records.NodeRecord, pool: desired.Pool, want: health_checks.CheckPlan) -> bool:
-    """Return True if a node has made all checks of a plan, and none has failed."""
+    """Return True if a node has made all checks of a plan, and none that it tries has failed."""
     inventory = node.inventory
+    names = node.given.trial if node.given is not None else ()
     if inventory.unchecked or inventory.checked != health_checks.digest(want):
         return False
-    return not any(one.verdict == "failed" for one in pool.counted(inventory.checks))
+    return not any(one.name in names for one in fitness.failed_checks(inventory, pool))

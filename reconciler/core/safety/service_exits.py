@@ -80,8 +80,8 @@ def group(exits: Iterable[ServiceExit]) -> list[ExitGroup]:
 class CheckRisk(msgspec.Struct, frozen=True):
     """Nodes of a pool that may leave service because checks are new or ask for more.
 
-    Nobody knows what such checks find, or where. ``nodes`` and ``gpus`` are the most that the
-    pool's brake lets go.
+    Nobody knows what such checks find. ``nodes`` and ``gpus`` are the most that leave before it is
+    known: the node that tries them first or, with older agents, what the pool's brake lets go.
     """
 
     pool: str
@@ -164,7 +164,7 @@ def compare(
     for one in _reserved(before, after, (old, new), now):
         exits.setdefault(one.node, one)
     left = _without(new, out_after | exits.keys())
-    risks = tuple(_risks(before, after, pool_of, left))
+    risks = tuple(_risks(before, after, pool_of, left, observed))
     return InService(_without(old, out_before), left, exits, risks)
 
 
@@ -180,19 +180,34 @@ def _risks(
     after: desired.Structure,
     pool_of: Mapping[str, str],
     left: NodesByPool,
+    observed: records.Observed,
 ) -> Iterator[CheckRisk]:
-    """Yield what checks of which no result is known may take out of pools that there were."""
+    """Yield what checks of which no result is known may take out of pools that there were.
+
+    One node tries them first, unless agents are too old to say what they have checked.
+    """
     for name, pool in after.pools.items():
         was = before.pools.get(name)
         checks = health_checks.untried(was.checks, pool.checks) if was is not None else ()
         if not checks or pool.checks is None:
             continue
-        staying = [gpus for node, gpus in left[name].items() if pool_of.get(node) == name]
-        unbraked = any(check in pool.checks.before for check in checks)
-        most = len(checks) * pool.brake.nodes_max(len(staying))
-        nodes = len(staying) if unbraked else min(len(staying), most)
+        staying = {node: gpus for node, gpus in left[name].items() if pool_of.get(node) == name}
+        if not any(_says_nothing(observed, node) for node in staying):
+            most = 1
+        elif any(check in pool.checks.before for check in checks):
+            most = len(staying)
+        else:
+            most = len(checks) * pool.brake.nodes_max(len(staying))
+        nodes = min(len(staying), most)
         if nodes:
-            yield CheckRisk(name, checks, nodes, sum(sorted(staying, reverse=True)[:nodes]))
+            gpus = sum(sorted(staying.values(), reverse=True)[:nodes])
+            yield CheckRisk(name, checks, nodes, gpus)
+
+
+def _says_nothing(observed: records.Observed, node: str) -> bool:
+    """Return True if a node's agent does not say by which plan it has checked."""
+    record = observed.nodes.get(node)
+    return record is not None and bool(record.last_report_at) and record.inventory.checked is None
 
 
 def _unfit(observed: records.Observed, node: str, pool: desired.Pool | None) -> str:

@@ -76,10 +76,13 @@ FULL_DISK = CheckPlan(
 
 
 class GivenChecks(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The plan that a node was given; ``trial``: before the other nodes of its pool."""
+    """The plan that a node was given.
+
+    ``trial``: checks that it tries before the other nodes of its pool; empty if it tries none.
+    """
 
     plan: CheckPlan
-    trial: bool = False
+    trial: tuple[str, ...] = ()
 
 
 def digest(plan: CheckPlan) -> str:

@@ -288,7 +288,7 @@ _UNITS: dict[str, Show] = {
     "_s": _duration,
 }
 #: Fields that follow from another one, which is shown.
-_DERIVED = frozenset({(health_checks.CheckPlan, "gpus")})
+_DERIVED = frozenset({(health_checks.CheckPlan, "gpus"), (health_checks.CheckPlan, "trial")})
 #: What is no field of a document.
 _NOT_SHOWN = frozenset({"name", "path", "hash", "runs_unmapped"})
 #: Empty values: the same as a field that is not there.

@@ -253,7 +253,8 @@ def risk_text(of: plan_types.CheckRiskView) -> str:
     which = "check" if len(of.checks) == 1 else "checks"
     return (
         f"at most {gpus(of.gpus)} on {nodes} leave service if {which} {', '.join(of.checks)} "
-        f"{'fails' if len(of.checks) == 1 else 'fail'}: new or stricter, so no result is known"
+        f"{'fails' if len(of.checks) == 1 else 'fail'}: new or stricter, "
+        f"{'tried there first' if of.nodes == 1 else 'so no result is known'}"
     )
 
 

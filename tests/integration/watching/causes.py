@@ -272,8 +272,8 @@ def check(scene: Scene, status: int) -> Iterator[None]:
 
 
 @contextmanager
-def braked(scene: Scene) -> Iterator[None]:
-    """The check fails on both of two nodes, of which one may leave."""
+def beside(scene: Scene) -> Iterator[None]:
+    """The pool of the virtual node has a second one."""
     nodes = scene.bed.cluster.nodes
     assert nodes is not None
     known = nodes._nodes["virtual-0"].node
@@ -281,10 +281,27 @@ def braked(scene: Scene) -> Iterator[None]:
     nodes.start("virtual-1")
     with scene.changed("count: 1\n", "count: 2\n"):
         scene.bed.until(lambda: scene.bed.get("/v1/nodes/virtual-1")["state"] == "Ready")
+        yield
+    nodes.remove("virtual-1")
+
+
+@contextmanager
+def braked(scene: Scene) -> Iterator[None]:
+    """The check fails on both of two nodes, of which one may leave."""
+    with beside(scene):
         with check(scene, 2):
             yield
         scene.bed.until(lambda: "node-check-failed" not in scene.kinds())
-    nodes.remove("virtual-1")
+
+
+@contextmanager
+def tried(scene: Scene) -> Iterator[None]:
+    """A changed check fails on the node that tries it."""
+    with (
+        beside(scene),
+        scene.changed("timeout: 30s}]", "timeout: 30s}, {name: no, command: [false]}]"),
+    ):
+        yield
 
 
 @contextmanager
@@ -487,6 +504,7 @@ CAUSES: dict[str, tuple[str, Cause]] = {
     ),
     "node-check-failed": ("MusterHealthCheckFailed", lambda scene: check(scene, 2)),
     "node-check-braked": ("MusterHealthBrake", braked),
+    "node-check-trial": ("MusterHealthCheckTrialFailed", tried),
     "node-check-degraded": ("MusterHealthCheckDegraded", lambda scene: check(scene, 1)),
     "node-black-hole": ("MusterNodeTakenOut", swallowing),
     "node-flapping": ("MusterNodeFlapping", flapping),

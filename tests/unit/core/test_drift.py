@@ -448,8 +448,8 @@ OF_PROVISIONERS = {
     "pool-not-growing",
     "provisioner-failing",
 }
-#: This one comes about, and goes, in ``nodes/test_health_brake``: another node fails first.
-OF_BRAKES = {"node-check-braked"}
+#: These come about, and go, in ``nodes/test_health_brake`` and ``nodes/test_check_trials``.
+OF_BRAKES = {"node-check-braked", "node-check-trial"}
 
 
 def cleared(site: Site) -> None:

@@ -232,6 +232,27 @@ def test_commands_around_jobs_are_made_then_and_until_they_are_well(tmp_path: Pa
     )
 
 
+def test_a_trial_makes_commands_around_jobs_once_as_soon_as_nothing_runs(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+
+    def plan(word: str, *, trial: bool) -> CheckPlan:
+        script = f"echo {word} >> {made}"
+        commands = (CheckCommand("c", ("sh", "-c", script), 60.0),)
+        return CheckPlan(commands=commands, before=("c",), off=("mounts",), trial=trial)
+
+    checker = checks.Checker(tmp_path, "boot")
+    checker.look(plan("old", trial=False), R())
+    assert checker.has_tried(plan("old", trial=False))
+    checker.gate(plan("old", trial=False), ("c",), R())
+    new = plan("new", trial=True)
+    checker.look(new, R(), idle=False)
+    assert not checker.has_tried(new), "the result of the former command is none of this one"
+    for _ in range(2):
+        checker.look(new, R())
+        assert checker.has_tried(new)
+    assert made.read_text().split() == ["old", "new"]
+
+
 def test_mounts_are_looked_at() -> None:
     mounts = checks.MountChecker()
     assert mounts.problem("/proc") == ""

@@ -121,7 +121,7 @@ def test_a_third_plan_is_tried_anew_and_ends_the_trial_before() -> None:
     site.look()
     site.change_pool(checks=third)
     site.round()
-    assert (len(site.runs(third)), len(site.runs(OLD))) == (1, 3 - len(site.runs(NEW)))
+    assert (site.runs(third), site.runs(OLD)) == (["n0"], ["n1", "n2", "n3"])
     site.look()
     assert site.runs(third) == ALL
 
@@ -170,6 +170,28 @@ def test_agents_that_do_not_say_what_they_have_checked_get_all_at_once() -> None
     site.change_pool(checks=NEW)
     site.round()
     assert site.runs(NEW) == ALL
+
+
+def test_another_check_that_fails_there_ends_no_trial_and_has_its_remedy() -> None:
+    site = Site(OLD)
+    site.change_pool(checks=NEW, remedies={"gpu-ecc": test_checks.REBOOT})
+    site.round()
+    node, want = site.node("n0"), health_checks.digest(NEW)
+    node.inventory = msgspec.structs.replace(
+        node.inventory, checks=(test_checks.ECC,), checked=want
+    )
+    site.round()
+    site.round()
+    assert site.runs(NEW) == ALL
+    assert ("node-check-failed", "n0/gpu-ecc") in site.found()
+
+
+def test_a_report_from_before_the_change_proves_nothing() -> None:
+    site = Site(OLD)
+    site.change_pool(checks=NEW)
+    for _ in range(3):
+        site.round()  # nobody has looked since
+    assert site.runs(NEW) == ["n0"]
 
 
 def test_a_pool_of_one_has_nobody_to_spare() -> None:

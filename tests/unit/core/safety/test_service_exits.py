@@ -277,6 +277,15 @@ def test_a_pool_that_begins_to_check_has_tried_none_but_those_of_the_disk() -> N
     assert {"gpu-ecc", "clock"} <= set(found)
 
 
+def test_one_node_tries_changed_checks_where_agents_say_what_they_have_checked() -> None:
+    before, after = pool("a", 4), pool("a", 4, checks=plan(commands=(command("b"),), before=("b",)))
+    known = seen("a0", "a1", checked="")
+    (risk,) = of(before, after, known).risks
+    assert (risk.nodes, risk.gpus) == (1, 8)
+    gate = sync_limits.SafetyGate(lambda: known, lambda: NOW)
+    assert gate.judge(state(before), state(after), frozenset()).findings == ()
+
+
 @pytest.mark.parametrize(
     ("changes", "gpus", "held"),
     [
