@@ -280,9 +280,13 @@ def beside(scene: Scene) -> Iterator[None]:
     nodes.add(virtual.VirtualNode("virtual-1", known.cpus, known.memory, known.gpus))
     nodes.start("virtual-1")
     with scene.changed("count: 1\n", "count: 2\n"):
-        scene.bed.until(lambda: scene.bed.get("/v1/nodes/virtual-1")["state"] == "Ready")
+        scene.bed.until(lambda: ("virtual-1", "Ready") in _states(scene))
         yield
     nodes.remove("virtual-1")
+
+
+def _states(scene: Scene) -> list[tuple[str, str]]:
+    return [(one["name"], one["state"]) for one in scene.bed.get("/v1/nodes")["items"]]
 
 
 @contextmanager
@@ -299,7 +303,7 @@ def tried(scene: Scene) -> Iterator[None]:
     """A changed check fails on the node that tries it."""
     with (
         beside(scene),
-        scene.changed("timeout: 30s}]", "timeout: 30s}, {name: no, command: [false]}]"),
+        scene.changed("timeout: 30s}]", "timeout: 30s}, {name: typo, command: [/opt/typo]}]"),
     ):
         yield
 
