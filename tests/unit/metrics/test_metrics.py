@@ -276,6 +276,7 @@ def test_counts_are_true() -> None:
         ("remedies",): 0,
         ("provision",): 0,
         ("withdraw",): 0,
+        ("checks",): 0,
     }
     assert values(page, "muster_pool_gpus") == {
         ("cpu", "allocated"): 2,
