@@ -230,6 +230,7 @@ class Actions:
         pool = self.situation.shapes[ask.shape].pool
         charged = flavors.charge((cpu, memory, gpu), pool, self.ledger.width)
         self.ledger.charge(ask.queue, charged, firm=ask.firm)
+        self.evictor.unmeasured.change(ask.queue, charged, tasks)
         self.accruing.took(ask, charged)
         return charged
 

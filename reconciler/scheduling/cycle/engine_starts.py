@@ -48,6 +48,7 @@ class Starts:
             cycle.takers.append((claim.job, tuple([task.node for task in tasks])))
             amounts = self._shapes[number].charged
             self._fresh.append((index, amounts, tasks))
+            cycle.evictor.unmeasured.change(line.queue, amounts, tasks)
             total = charged.setdefault((line.queue, not line.preemptible), [0] * len(amounts))
             for resource, amount in enumerate(amounts):
                 total[resource] += amount

@@ -18,7 +18,7 @@ from reconciler.scheduling.decisions import EvictionDecision
 from reconciler.scheduling.inputs import flavors, snapshots
 from reconciler.scheduling.inputs.snapshots import UNLIMITED
 from reconciler.scheduling.placement import request
-from reconciler.scheduling.queues import job_order
+from reconciler.scheduling.queues import eligibility, job_order
 from reconciler.scheduling.queues.eligibility import NOBODY
 from reconciler.scheduling.quota import quota_ledger
 
@@ -145,12 +145,29 @@ class Certainty:
             found[queue] = any(self._may_lose(queue, loser) for loser in losing)
         return found
 
+    @functools.cached_property
+    def _unmeasured(self) -> snapshots.Mask:
+        """(q,) queues with work, now or once it runs, of which guarantees cover no part."""
+        situation, columns = self.situation, self.columns
+        rows = eligibility.unmeasured(situation) & eligibility.may_leave(situation)
+        waits = np.flatnonzero(columns.preemptible & (columns.claims > 0))
+        asked = np.array([self._asked(shape) for shape in range(len(situation.shapes))])
+        asked = asked.reshape(-1, self.ledger.width)[columns.shape[waits]]
+        measured = np.array(self.ledger.rationed)[columns.queue[waits]]
+        found = np.zeros(len(self.ledger.paths), dtype=np.bool_)
+        found[situation.running.queue[rows]] = True
+        found[columns.queue[waits][~((asked > 0) & measured).any(axis=1)]] = True
+        return found
+
     def _may_lose(self, taker: int, loser: int) -> bool:
         """Whether a queue may come to have more than is its own beside another one."""
         own, path = self.ledger.paths[taker], self.ledger.paths[loser]
         if loser in own or taker in path:
             return False
         *below, top = [member for member in path if member not in own]
+        taker = [member for member in own if member not in path][-1]
+        if self._unmeasured[loser] and any(self.ledger.guaranteed[taker]):
+            return True
         rationed = self.ledger.rationed
         return self._rises(top) and all(self._rises(m) for m in below if any(rationed[m]))
 

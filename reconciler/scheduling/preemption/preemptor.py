@@ -35,6 +35,7 @@ from reconciler.scheduling.preemption import (
     failed_searches,
     reclaim_rules,
     starvation,
+    unmeasured_work,
     victim_orders,
     victim_search,
     victims,
@@ -84,6 +85,7 @@ class Preemption:
         self.situation = situation
         self.ledger = ledger
         self.rules = reclaim_rules.ReclaimRules(situation, ledger)
+        self.unmeasured = unmeasured_work.UnmeasuredWork(situation, ledger)
         self.later = later
         self._pool: victims.Victims | None = None
         #: When the next claim is overdue that may not take surplus by force before.
@@ -124,7 +126,7 @@ class Preemption:
     def then(self, situation: snapshots.Snapshot, later: Capacity, budget: int) -> "Preemption":
         """The searches of a later moment, for which nothing moves; in the same ledger."""
         other = Preemption(situation, self.ledger, later, self.prospects, self.calendar)
-        other.budget, other._gentle = budget, 0
+        other.budget, other._gentle, other.unmeasured = budget, 0, self.unmeasured.then()
         return other
 
     def promised(self, ask: request.PlacementRequest, tasks: tuple[TaskPlacement, ...]) -> None:
@@ -162,6 +164,7 @@ class Preemption:
             if found is not None:
                 for unit in found.units:
                     self.pool.take(unit)
+                    self.unmeasured.change(unit.holding.queue, unit.total, unit.tasks, -1)
                 self.failures.clear()
                 return found
             self.failures.note(key, ask)
@@ -268,9 +271,9 @@ class Preemption:
 
     def _loses(self, ask: request.PlacementRequest, queue: int) -> bool:
         """Whether a queue may lose something to an ask as things stand, and has something."""
-        return (
-            queue != ask.queue and self.rules.may_lose(ask, queue) and not self.pool.is_empty(queue)
-        )
+        if queue == ask.queue or self.pool.is_empty(queue):
+            return False
+        return self.rules.may_lose(ask, queue) or self.rules.may_lose_unguaranteed(ask, queue)
 
     def lasts(self, ask: request.PlacementRequest, units: Iterable[victims.Victim]) -> bool:
         """Whether none of these would take back what they lose to an ask.
@@ -422,12 +425,25 @@ class Preemption:
         """Whether a unit may be taken at this moment of the search."""
         if unit.holding.queue == ask.queue:
             return unit.holding.priority < ask.line.priority
-        return self.may_take(ask, unit.holding.queue, unit.total, unit.holding.ends_at)
+        queue, nodes = unit.holding.queue, [task.node for task in unit.tasks]
+        return self.may_take(ask, queue, unit.total, unit.holding.ends_at, nodes)
 
     def may_take(
-        self, ask: request.PlacementRequest, queue: int, amounts: snapshots.Charge, ends_at: float
+        self,
+        ask: request.PlacementRequest,
+        queue: int,
+        amounts: snapshots.Charge,
+        ends_at: float,
+        nodes: Collection[int] = (),
     ) -> bool:
-        """Whether another queue may lose amounts to an ask, now and not when they end."""
+        """Whether another queue may lose amounts to an ask, now and not when they end.
+
+        ``nodes``: where they are, as far as that is known.
+        """
+        if self.rules.may_lose_unguaranteed(ask, queue, amounts):
+            taker, _ = self.rules.branches(ask.queue, queue)
+            if not nodes or not self.unmeasured.has_no_less(taker[-1], nodes):
+                return True
         return self.rules.may_lose(ask, queue, amounts) and self.is_due(ask, queue, ends_at)
 
     def is_due(self, ask: request.PlacementRequest, queue: int, ends_at: float) -> bool:

@@ -54,6 +54,26 @@ class ReclaimRules:
             top, ledger.guaranteed[top], counts
         )
 
+    def may_lose_unguaranteed(
+        self, ask: request.PlacementRequest, loser: int, held: snapshots.Charge | None = None
+    ) -> bool:
+        """Whether what holds so much leaves for a guarantee, since no guarantee covers any of it.
+
+        A guarantee of GPUs is worth nothing without CPUs, memory and a node. Queues that name none
+        of these have no share of them that could be compared. But what they hold of them, beside
+        no GPU within their guarantee, is theirs by no right. ``held`` None: whether there may be
+        such work.
+        """
+        ledger = self.ledger
+        taker, branch = self.branches(ask.queue, loser)
+        if not taker or not branch or not ledger.owed(taker[-1], ask.amounts):
+            return False
+        return held is None or not any(
+            held[r] and ledger.used(member, r) <= ledger.guaranteed[member][r]
+            for member in branch
+            for r in ledger.resources
+        )
+
     def may_still_lose(self, ask: request.PlacementRequest, loser: int) -> bool:
         """Whether a queue that could lose something may do so still, or once others have.
 
@@ -61,6 +81,8 @@ class ReclaimRules:
         """
         ledger = self.ledger
         own = ledger.paths[ask.queue]
+        if self.may_lose_unguaranteed(ask, loser):
+            return True
         if len(own) == 1:
             return self.may_lose(ask, loser)
         branch = [member for member in ledger.paths[loser] if member not in own]

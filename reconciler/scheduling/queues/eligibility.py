@@ -97,6 +97,10 @@ class Eligibility:
         self.evictable = np.zeros(len(ledger.paths), dtype=np.bool_)
         for queue in np.flatnonzero(self.lowest < NOBODY).tolist():
             self.evictable[list(ledger.paths[queue])] = True
+        #: Queues with work to evict that holds nothing of which their share is measured.
+        self._unmeasured: Mask = np.zeros(len(ledger.paths), dtype=np.bool_)
+        loose = unmeasured(situation) & may_leave(situation)
+        self._unmeasured[situation.running.queue[loose]] = True
         self._measured: Mask = np.logical_or.reduce(self.rationed, axis=1)
         self._free: Mask = ~self._measured
         self._leaves: Mask = self.lowest < NOBODY
@@ -118,9 +122,9 @@ class Eligibility:
         return bool(self.lowest_spare[queue] < NOBODY)
 
     def losers(self) -> Mask:
-        """(q,) queues for each of which another may be above its guarantee and lose something."""
+        """(q,) queues for each of which another may hold more than guarantees, and lose it."""
         if self._over is None or self._over[0] != self.ledger.version:
-            over: Mask = self._above() & self.evictable
+            over: Mask = (self._above() & self.evictable) | self._unmeasured
             key = over.tobytes()
             if self._over_last is None or self._over_last[0] != key:
                 self._over_last = (key, self._others_of(over))
@@ -147,7 +151,8 @@ class Eligibility:
 
     def leaves_above(self) -> list[int]:
         """Queues of which something could be evicted, above their guarantees or without any."""
-        found: list[int] = np.flatnonzero((self._above() | self._free) & self._leaves).tolist()
+        above = self._above() | self._free | self._unmeasured
+        found: list[int] = np.flatnonzero(above & self._leaves).tolist()
         return found
 
     def reclaiming(self, asked: snapshots.Amounts, queue: int) -> Mask:
@@ -182,7 +187,22 @@ def _lowest(situation: snapshots.Snapshot) -> tuple[NDArray[np.int64], NDArray[n
     found = np.full((2, len(situation.queues.names)), NOBODY, dtype=np.int64)
     running = situation.running
     spare = (running.queue >= 0) & (running.spares > 0)
-    some = spare | ((running.queue >= 0) & running.preemptible)
+    some = may_leave(situation)
     for lowest, which in zip(found, (some, spare), strict=True):
         np.minimum.at(lowest, running.queue[which], running.priority[which])
     return found[0], found[1]
+
+
+def unmeasured(situation: snapshots.Snapshot) -> Mask:
+    """(h,) what runs and holds nothing of which its queue's share is measured."""
+    running, rationed = situation.running, np.asarray(situation.queues.rationed)
+    measured = rationed[running.queue, : running.total.shape[1]]
+    found: Mask = (running.queue >= 0) & ~((running.total > 0) & measured).any(axis=1)
+    return found
+
+
+def may_leave(situation: snapshots.Snapshot) -> Mask:
+    """(h,) what runs and could be evicted, or some of its tasks."""
+    running = situation.running
+    found: Mask = (running.queue >= 0) & (running.preemptible | (running.spares > 0))
+    return found

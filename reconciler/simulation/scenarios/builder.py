@@ -150,6 +150,7 @@ def _job(entry: schema.ScenarioJob, where: str, made: ScenarioStart) -> desired.
         grace_s=0,
         checkpoint=desired.Checkpoint(grace_s=0),
         pools=tuple(entry.pools),
+        exclusive=entry.exclusive,
     )
 
 

@@ -120,6 +120,7 @@ class ScenarioJob(_Part, frozen=True):
     time_limit: int | None = None
     submit: float = 0.0
     pools: list[str] = []
+    exclusive: bool = False
 
 
 class Rounds(_Part, frozen=True):
