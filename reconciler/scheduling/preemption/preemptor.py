@@ -88,6 +88,8 @@ class Preemption:
         self.unmeasured = unmeasured_work.UnmeasuredWork(situation, ledger)
         self.later = later
         self._pool: victims.Victims | None = None
+        #: Nodes on which work without GPUs may be in the way of whom is searched for; None: any.
+        self._helped: snapshots.Mask | None = None
         #: When the next claim is overdue that may not take surplus by force before.
         self.overdue_at = math.inf
         running = situation.running
@@ -160,7 +162,9 @@ class Preemption:
             key = self._key(ask, scope)
             if self.budget <= 0 or self.failures.has(key, ask):
                 continue
+            self._helped = self._helped_nodes(ask, scope)
             found = self._search(ask, scope, mover)
+            self._helped = None
             if found is not None:
                 for unit in found.units:
                     self.pool.take(unit)
@@ -273,7 +277,22 @@ class Preemption:
         """Whether a queue may lose something to an ask as things stand, and has something."""
         if queue == ask.queue or self.pool.is_empty(queue):
             return False
-        return self.rules.may_lose(ask, queue) or self.rules.may_lose_unguaranteed(ask, queue)
+        if self.rules.may_lose(ask, queue):
+            return True
+        helped = self._helped is None or bool(self._helped.any())
+        return helped and self.rules.may_lose_unguaranteed(ask, queue)
+
+    def _helped_nodes(
+        self, ask: request.PlacementRequest, scope: candidates.VictimScope
+    ) -> snapshots.Mask | None:
+        """Nodes on which work without any share may be in an ask's way; None: any."""
+        if not scope.foreign or self.ledger.over_limit(ask.queue, ask.amounts, settled=True):
+            return None
+        leaves = self.prospects.leaves_above()
+        others = scope.own or any(self.rules.may_lose(ask, queue) for queue in leaves)
+        return unmeasured_work.in_the_way(
+            self.situation, self.later.amounts, ask, frees_gpus=others
+        )
 
     def lasts(self, ask: request.PlacementRequest, units: Iterable[victims.Victim]) -> bool:
         """Whether none of these would take back what they lose to an ask.
@@ -440,7 +459,8 @@ class Preemption:
 
         ``nodes``: where they are, as far as that is known.
         """
-        if self.rules.may_lose_unguaranteed(ask, queue, amounts):
+        helped = self._helped is None or not nodes or any(self._helped[node] for node in nodes)
+        if helped and self.rules.may_lose_unguaranteed(ask, queue, amounts):
             taker, _ = self.rules.branches(ask.queue, queue)
             if not nodes or not self.unmeasured.has_no_less(taker[-1], nodes):
                 return True

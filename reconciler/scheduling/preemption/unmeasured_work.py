@@ -12,6 +12,7 @@ import numpy as np
 
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.placement import request
 from reconciler.scheduling.queues import eligibility
 from reconciler.scheduling.quota import quota_ledger
 
@@ -67,6 +68,35 @@ class UnmeasuredWork:
                 _add(found[taker not in paths[queue]], tasks, sign)
             self._sums[taker] = found
         return found
+
+
+def in_the_way(
+    situation: snapshots.Snapshot,
+    free: snapshots.Amounts,
+    ask: request.PlacementRequest,
+    *,
+    frees_gpus: bool,
+) -> snapshots.Mask | None:
+    """Nodes on which such work may be in the way of an ask; None: any. The others are certain.
+
+    Where CPUs and memory suffice it is not, and where GPUs lack it is not alone.
+
+    Args:
+        situation: the snapshot.
+        free: (n, 3) what nodes have once all that is leaving has left.
+        ask: the ask.
+        frees_gpus: whether others may leave for it, who hold GPUs.
+    """
+    shape = situation.shapes[ask.shape]
+    if ask.missing or shape.exclusive or shape.affinities or shape.matches:
+        return None
+    found: snapshots.Mask = situation.nodes.exclusive.copy()
+    for resource in range(quota_ledger.GPU):
+        found |= free[:, resource] < ask.amounts[resource]
+    if frees_gpus or any(group.share_bytes for group in shape.groups):
+        return found
+    least = min(group.amounts[quota_ledger.GPU] for group in shape.groups)
+    return found & (free[:, quota_ledger.GPU] >= least)
 
 
 def _add(total: snapshots.Amounts, tasks: _Tasks, sign: int = 1) -> None:

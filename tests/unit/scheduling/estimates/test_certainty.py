@@ -58,6 +58,22 @@ def test_what_may_be_evicted_for_others_makes_no_start_certain() -> None:
     assert is_certain(s)
 
 
+@pytest.mark.parametrize("on", [(), ("n",)])
+def test_work_without_gpus_that_leaves_for_a_guarantee_makes_no_start_certain(
+    on: tuple[str, ...],
+) -> None:
+    """It holds no more than its queue's share of anything, and leaves for a guarantee all the same.
+
+    ``on``: where it runs, or it waits.
+    """
+    s = shared(dataclasses.replace(CALM, reclaim=True)).queue("c", guaranteed=4)
+    for queue in s.queue_list:
+        queue.guaranteed = (0, 0, 4000)
+    assert is_certain(s.job("some", "b", gpu=1))
+    assert is_certain(s.job("firm", "c", on=on, preemptible=False))
+    assert not is_certain(s.job("cpus", "c", on=on))
+
+
 def test_what_may_be_moved_makes_no_start_certain() -> None:
     s = shared(dataclasses.replace(CALM, consolidate=True)).job("x", "b", gpu=4, priority=10)
     assert is_certain(s)

@@ -2,9 +2,12 @@
 
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reconciler.scheduling.cycle import scheduling_cycle
+from reconciler.scheduling.preemption import preemptor
 from tests.unit.scheduling.situations import Situation, evicted, started
 
 GPUS, CPUS = 4, 8
@@ -108,3 +111,21 @@ def test_own_work_that_was_promised_room_in_the_same_cycle_counts() -> None:
     s.apply(decisions).left()
     assert (started(again := s.decide()), evicted(again)) == (["own"], [])
     assert evicted(s.apply(again).decide()) == []
+
+
+@pytest.mark.parametrize("near", [False, True])
+def test_nobody_is_looked_at_where_no_cpus_are_in_the_way(*, near: bool) -> None:
+    """Work without GPUs is most of what runs in many clusters; each look at some of it costs.
+
+    The claim lacks GPUs, or GPUs ``near`` each other while CPUs suffice.
+    """
+    s = Situation().queue("a", guaranteed=GPUS).queue("b", guaranteed=GPUS).queue("none")
+    s.node("n", gpu=GPUS, cpu=2 * CPUS, numa=(0, 0, 1, 1) if near else ())
+    s.job("gpus", "b", gpu=2 if near else GPUS, devices=(0, 2) if near else (), on=("n",))
+    for index in range(CPUS):
+        s.job(f"r{index}", "none", on=("n",))
+    s.job("claim", "a", gpu=2, cpu=2 if near else CPUS, near=near or None)
+    cycle = scheduling_cycle.SchedulingCycle(scheduling_cycle.prepared(s.snapshot()))
+    decisions = cycle.run()
+    assert (started(decisions), evicted(decisions)) == ([], [])
+    assert cycle.evictor.budget == preemptor.UNITS_MAX
