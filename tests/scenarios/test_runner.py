@@ -300,6 +300,7 @@ POLICY: dict[str, tuple[object, str, object]] = {
     "learnedRunTimes.quantile": (0.5, "learned_quantile", 0.5),
     "overdueAfter": (3, "overdue_after", 3.0),
     "minRuntime": ("10m", "min_runtime_s", 600),
+    "graceMax": ("10m", "grace_max_s", 600),
     "staleGangGrace": (300, "stale_gang_s", 300),
 }
 
