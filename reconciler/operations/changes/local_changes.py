@@ -18,6 +18,7 @@ from reconciler.model.rules import review_findings
 from reconciler.model.state import states
 from reconciler.operations import scratch_repository
 from reconciler.operations.changes import (
+    change_permissions,
     change_requests,
     held_changes,
     node_drain,
@@ -262,6 +263,7 @@ def _at_clone(
     dry_run: bool,
 ) -> list[change_requests.ChangeResult]:
     """Make all changes in one push; undo the commits if one can't be made."""
+    change_permissions.require(changes, clone, target)
 
     def carry(
         change: change_requests.Change, *, dry: bool = False
