@@ -6,6 +6,7 @@ executables with a deadline and without a shell, and remembers what a single loo
 
 import contextlib
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -34,6 +35,8 @@ MOUNT_S = 5.0
 CORRECTED_MANY = 1000
 #: Time after which a process that cannot be ended counts as stuck.
 STUCK_S = 60.0
+#: SIGKILL in a mask of signals, as ``/proc`` has them.
+_SIGKILL_BIT = 1 << (signal.SIGKILL - 1)
 #: XIDs caused by the device, not the program, by NVIDIA's catalogue of remedies.
 XIDS_FAILED = {
     48: "double-bit ECC error",
@@ -431,18 +434,28 @@ class Checker:
     def _stuck(self) -> int:
         """Return the number of processes that have been unkillable in the kernel for long."""
         now = time.monotonic()
-        seen = {key: self._unkillable.get(key, now) for key in _unkillable()}
+        seen = {key: self._unkillable.get(key, now) for key in unkillable()}
         self._unkillable = seen
         return sum(since + STUCK_S <= now for since in seen.values())
 
 
-def _unkillable() -> Iterator[tuple[int, int]]:
-    """Return pid and start of processes in uninterruptible sleep, without kernel threads."""
-    for name in os.listdir("/proc"):  # noqa: PTH208 - thousands of names, and no paths needed
+def unkillable(top: str = "/proc") -> Iterator[tuple[int, int]]:
+    """Yield pid and start of processes that nothing seems to end, without kernel threads.
+
+    They are in uninterruptible sleep. A user's process counts only if SIGKILL waits for it in vain:
+    sleeps that SIGKILL ends look the same, such as that of a parent in ``vfork``, and anybody could
+    take a node out of service by them.
+    """
+    for name in os.listdir(top):  # noqa: PTH208 - thousands of names, and no paths needed
         if not name.isdigit():
             continue
-        fields = processes.read_file(f"/proc/{name}/stat").rpartition(b")")[2].split()
-        if len(fields) > 19 and fields[0] == b"D" and fields[1] not in (b"0", b"2"):
+        fields = processes.read_file(f"{top}/{name}/stat").rpartition(b")")[2].split()
+        if len(fields) <= 19 or fields[0] != b"D" or fields[1] in (b"0", b"2"):
+            continue
+        status = processes.read_file(f"{top}/{name}/status").split(b"\n")
+        told = {key: value.split() for key, _, value in (line.partition(b":") for line in status)}
+        pending = int((told.get(b"SigPnd") or [b"0"])[0], 16)
+        if (told.get(b"Uid") or [b"0"])[0] == b"0" or pending & _SIGKILL_BIT:
             yield int(name), int(fields[19])
 
 

@@ -337,3 +337,28 @@ def test_a_look_at_this_machine_ends(tmp_path: Path) -> None:
     assert by_name["mounts"] == "failed"
     assert by_name["own"] == "degraded"
     assert os.getpid() > 0
+
+
+@pytest.mark.parametrize(
+    ("written", "counts"),
+    [
+        (("D", 1, 1000, 0), False),  # a parent in vfork looks like this, and SIGKILL ends it
+        (("D", 1, 1000, 0x100), True),
+        (("D", 1, 1000, 0x4000), False),  # SIGTERM waits
+        (("D", 1, 0, 0), True),  # what the machine itself runs
+        (("D", 2, 0, 0x100), False),  # a kernel thread
+        (("S", 1, 1000, 0x100), False),
+    ],
+)
+def test_only_what_sigkill_does_not_end_is_stuck(
+    written: tuple[str, int, int, int], counts: bool, tmp_path: Path
+) -> None:
+    state, parent, uid, pending = written
+    process = tmp_path / "77"
+    process.mkdir()
+    rest = " ".join(["0"] * 17)
+    (process / "stat").write_text(f"77 (a) b) {state} {parent} {rest} 4711 0\n")
+    ids = f"{uid}\t{uid}\t{uid}\t{uid}"
+    (process / "status").write_text(f"Name:\ta) b\nUid:\t{ids}\nSigPnd:\t{pending:016x}\n")
+    (tmp_path / "meminfo").touch()
+    assert list(checks.unkillable(str(tmp_path))) == ([(77, 4711)] if counts else [])
