@@ -117,6 +117,19 @@ def view_of(
     return {key: value for key, value in view.items() if value} | own_memory
 
 
+def short_temporary(
+    view: Mapping[str, Any], paths: ViewedPaths, environment: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the short name of a task's temporary folder, by the variables that name it.
+
+    The path of a Unix socket holds 107 bytes, and programs such as PyTorch's data loaders and Ray
+    make theirs some levels below ``TMPDIR``.
+    """
+    own = f"{paths.attempt}/tmp"  # noqa: S108 - nobody else's folder
+    short = next((shown for folder, shown in view.get("binds", ()) if folder == own), own)
+    return {"TMPDIR": short} if environment.get("TMPDIR") == own else {}
+
+
 def hidden_path(view: Mapping[str, Any], paths: ViewedPaths) -> str:
     """Return the path of a task's program that its view hides; empty if there is none."""
     for path in paths.program:

@@ -179,7 +179,8 @@ def _process(
     return {
         "argv": execution.argv,
         "files": execution.files,
-        "env": execution.environment,
+        "env": execution.environment
+        | task_limits.short_temporary(view, paths, execution.environment),
         "cwd": execution.cwd,
         "limits": _limits(template, node, resources, denied),
         "privileges": task_privileges.RESTRICTED if restricted else "",

@@ -169,3 +169,25 @@ def test_no_choice_of_a_job_has_it_use_the_hosts_memory() -> None:
     paths = task_limits.ViewedPaths("/a", ("/root",), ("/dev/shm", "/dev/shm/program"))
     found = task_limits.view_of(holding, paths, memory_bytes=5, denied=[], alone=False, gang="")
     assert found["shm_bytes"] == 5
+
+
+@pytest.mark.parametrize(
+    ("root", "chosen", "views", "found"),
+    [
+        ("/srv/node", None, True, "/tmp"),
+        ("/srv/node", "/scratch", True, "/scratch"),
+        ("/srv/node", None, False, "/srv/node/attempts/a.1/tmp"),
+        ("/tmp/node", None, True, "/var/tmp"),  # the task has to see the node
+        ("/var/tmp/node", None, True, "/tmp"),
+    ],
+)
+def test_a_temporary_folder_has_a_name_short_enough_for_sockets(
+    root: str, chosen: str | None, views: bool, found: str
+) -> None:
+    attempt = f"{root}/attempts/a.1"
+    paths = task_limits.ViewedPaths(attempt, (root,), (f"{attempt}/work", "/bin/true"))
+    holding = task_limits.IsolationCapabilities(views=views)
+    view = task_limits.view_of(holding, paths, memory_bytes=0, denied=[], alone=False, gang=None)
+    environment = {"TMPDIR": chosen or f"{attempt}/tmp", "HOME": "/"}
+    named = environment | task_limits.short_temporary(view, paths, environment)
+    assert named == {"TMPDIR": found, "HOME": "/"}
