@@ -102,7 +102,8 @@ def _useful() -> list[panels.Panel]:
             "Free beside waiting work",
             "Part of all GPUs that is free while work waits for as many: the smaller of the two. "
             "Fragments and room that is kept for a gang cost some; orange from a tenth on. From a "
-            "quarter on, red, one node in four works for nobody while people wait.",
+            "quarter on, red, one node in four works for nobody while people wait, if only because "
+            "they wait for another model.",
             f'clamp_max(sum(muster_pool_gpus{{state="free"}}), scalar({FOR_ROOM} or vector(0))) '
             "/ (sum(muster_pool_gpus) > 0)",
             look=FIFTH._replace(
@@ -132,8 +133,9 @@ def _useful() -> list[panels.Panel]:
         panels.number(
             "GPUs that can't be used",
             "Lost, missing, failed, or without an answer of the driver. Red from one on: its node "
-            "takes no new work, and what ran on it may have to be run again.",
-            'sum(max by (node, gpu) (muster_gpu_state{state!="ok"})) or vector(0)',
+            "takes no new work, and what ran on it may have to be run again. None where no node "
+            "tells of its GPUs.",
+            'sum(max by (node, gpu) (muster_gpu_state{state!="ok"}))',
             look=Look(width=4, steps=NONE_AT_ALL),
             link=("Which", "/d/muster-nodes"),
         ),

@@ -8,6 +8,7 @@ that could be lost.
 import asyncio
 import contextlib
 import logging
+import os
 import pathlib
 from collections.abc import Callable
 
@@ -26,6 +27,15 @@ BACKOFF_MAX_S = 2.0
 ANSWERED_EVERY_S = 1.0
 
 _decode = msgspec.msgpack.Decoder(loop_messages.ToServer).decode
+
+
+async def _connect(path: pathlib.Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect through the folder's descriptor, because a socket's path has at most 107 bytes."""
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return await asyncio.open_unix_connection(f"/proc/self/fd/{folder}/{path.name}")
+    finally:
+        os.close(folder)
 
 
 class LinkDownError(Exception):
@@ -78,7 +88,7 @@ class LinkClient:
         try:
             while True:
                 try:
-                    reader, writer = await asyncio.open_unix_connection(str(self._path))
+                    reader, writer = await _connect(self._path)
                 except OSError:
                     await asyncio.sleep(backoff_s)
                     backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)

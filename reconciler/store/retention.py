@@ -142,8 +142,13 @@ class _Surplus(NamedTuple):
 def _greedy_owner(connection: sa.Connection) -> _Surplus | None:
     """Return the owner whose jobs have the most events; None if nobody has too many."""
     jobs, events = schema.JOBS.c, schema.EVENTS.c
-    # of a name that several people had, the last one counts
-    owners = sa.select(jobs.name, jobs.owner, sa.func.max(jobs.run)).group_by(jobs.name).subquery()
+    # what a name says that several people had is nobody's: it would be the last one's to push out
+    owners = (
+        sa.select(jobs.name, sa.func.max(jobs.owner).label("owner"))
+        .group_by(jobs.name)
+        .having(sa.func.count(sa.distinct(jobs.owner)) == 1)
+        .subquery()
+    )
     of_job = (
         sa.select(events.job, sa.func.count().label("number"))
         .where(events.job != sa.literal_column("''"))

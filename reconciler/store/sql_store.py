@@ -229,7 +229,11 @@ class Store:
         return last
 
     def _bound_log(self, now: float) -> None:
-        """Start the write-ahead log over if it is too large."""
+        """Start the write-ahead log over if it is too large.
+
+        The cycle is durable already, and an error here changes nothing about that: a log that grows
+        on is told by its size, and a disk that is full by the next commit.
+        """
         try:
             size_bytes = self._log.stat().st_size
         except OSError:
@@ -238,7 +242,7 @@ class Store:
             database.LOG_RETRY_S
         ):
             self._log_tried_at = now
-            with database.told(self.reader.url):
+            with contextlib.suppress(StoreError), database.told(self.reader.url):
                 database.start_log_over(self._engine)
 
     def _is_due(self, remembered: scheduler_state.SchedulerState, now: float) -> bool:

@@ -1,7 +1,8 @@
-"""The token of a call, judged again once its body has come, and before it is answered.
+"""The token of a call, judged again once its body has come, and before a read is answered.
 
 A call may last: agents' polls and followed events wait for up to a minute, a body may take two. Who
-has lost the token meanwhile orders nothing and is told nothing. What is judged again of streams,
+has lost the token meanwhile orders nothing and is told nothing. What a person's call has changed by
+then is changed, and is said. What is judged again of streams,
 which begin at once, is in `reconciler.server.logs.standing_rights`.
 """
 
@@ -9,7 +10,7 @@ from collections.abc import Iterable
 
 from litestar.datastructures import Headers
 from litestar.enums import ScopeType
-from litestar.types import ASGIApp, Message, Receive, ReceiveMessage, Scope, Send
+from litestar.types import ASGIApp, HTTPScope, Message, Receive, ReceiveMessage, Scope, Send
 
 from reconciler.server import errors
 from reconciler.server.auth import authentication
@@ -37,7 +38,11 @@ def judged_again(gate: authentication.Authenticator, app: ASGIApp) -> ASGIApp:
 
         async def sent(message: Message) -> None:
             nonlocal is_refused
-            if message["type"] == "http.response.start" and _is_whole(message["headers"]):
+            if (
+                message["type"] == "http.response.start"
+                and _reads(scope)
+                and _is_whole(message["headers"])
+            ):
                 try:
                     judge()
                 except authentication.UnauthenticatedError as error:
@@ -49,6 +54,12 @@ def judged_again(gate: authentication.Authenticator, app: ASGIApp) -> ASGIApp:
         await app(scope, received, sent)
 
     return answer
+
+
+def _reads(scope: HTTPScope) -> bool:
+    """Return True if an answer tells what a token is needed for, rather than what was done."""
+    identity = scope["state"].get("identity")
+    return scope["method"] in {"GET", "HEAD"} or getattr(identity, "role", "") == "node"
 
 
 def _is_whole(headers: Iterable[tuple[bytes, bytes]]) -> bool:

@@ -14,7 +14,7 @@ from reconciler.operations.tokens import token_file
 from tests.integration.server import parts
 from tests.unit.store import samples
 
-ALL = ("ada user", "n1 node", "the-test admin")
+ALL = ("ada user", "n1 node", "op admin", "the-test admin")
 #: Longer than a test waits for the token to be lost.
 WAIT_S = 30.0
 #: Not what a call is told that begins without a valid token.
@@ -94,6 +94,29 @@ def test_followed_events_are_told_nothing_after_their_token_was_lost(served: par
         served.loop.publish(events=1)
         found = told()
     assert (found.status_code, found.json()["error"]["message"]) == (401, LOST)
+
+
+def test_what_was_changed_is_said_although_the_token_was_lost_meanwhile(
+    served: parts.Served,
+) -> None:
+    """Who is told that nothing was allowed tries again, and does it twice."""
+    served.loop.answers = None
+    body = b'{"verb": "drain", "names": ["n1"], "reason": "smoke"}'
+
+    def asked(heard: list[loop_messages.ToLoop]) -> loop_messages.OverrideAsked | None:
+        return next((one for one in heard if isinstance(one, loop_messages.OverrideAsked)), None)
+
+    def drain() -> httpx.Response:
+        headers = {"Authorization": "Bearer op", "Content-Type": "application/json"}
+        with httpx.Client(base_url=served.address, timeout=parts.PATIENCE_S) as one:
+            return one.post("/v1/overrides", content=body, headers=headers)
+
+    with parts.in_background(drain) as told:
+        request = served.loop.wait(asked).request
+        lose(served, "op")
+        served.loop.send(loop_messages.OverrideAnswered(request.id, ""))
+        found = told()
+    assert found.status_code == 200, found.text
 
 
 def test_a_body_that_comes_after_its_token_was_lost_is_not_read(served: parts.Served) -> None:

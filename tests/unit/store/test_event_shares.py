@@ -64,3 +64,26 @@ def test_the_owner_with_most_events_loses_their_own(
     assert counts == {"": 20, "mine": 10, "loud": 20}
     assert min(int(event.message) for event in found if event.job.startswith("loud")) == 80
     opened.close()
+
+
+def test_a_name_that_several_people_had_is_nobodys(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever takes a name again does not push out what it says of who had it before."""
+    monkeypatch.setattr("reconciler.store.retention.EVENTS_MAX", 50)
+    monkeypatch.setattr("reconciler.store.retention.EVENTS_OF_OWNER_MAX", 20)
+    opened = store.Store.open(f"sqlite:///{tmp_path / 'muster.db'}")
+    epoch = opened.lead("one", 50.0)
+    hers = tuple(samples.event("x", job="train") for _ in range(15))
+    first = (samples.job("train", owner="alice@example.org"),)
+    opened.commit(epoch, 1, samples.cycle(jobs=first, events=hers), store.CycleExtras())
+    again = (
+        samples.job("train", run=2, owner="eve@example.org"),
+        samples.job("flood", owner="eve@example.org"),
+    )
+    loud = tuple(samples.event("x", job="flood") for _ in range(60))
+    opened.commit(epoch, 2, samples.cycle(jobs=again, events=loud), store.CycleExtras())
+    assert opened.prune(epoch, 100.0, **KEPT) == 25
+    counts = collections.Counter(event.job for event in opened.reader.events())
+    assert counts == {"train": 15, "flood": 35}
+    opened.close()
