@@ -142,7 +142,7 @@ def main(arguments: list[str]) -> int:
         lifespan="on",
         http=connection_limits.protocol(
             connection_limits.by_files(),
-            authentication.is_identified,
+            authentication.ON_IDENTIFIED,
             None if certificate is None else certificate.context,
         ),
         ws="none",

@@ -14,6 +14,9 @@ from reconciler.server.auth import csrf, failed_calls
 from reconciler.server.auth.tokens import Caller, UnknownTokenError
 from reconciler.server.errors import Failure
 
+#: The key of a request's state for what is called once it has shown a valid token, if there is
+#: anything: with the name of its person, or with None for a node.
+ON_IDENTIFIED = "on_identified"
 #: A handler's option: which roles may call it, beside ``admin``; None is everybody.
 OPTION = "roles"
 USERS = frozenset({"user"})
@@ -104,7 +107,7 @@ class Authenticator:
         except UnauthenticatedError as error:
             await self._note(connection, error.reason)
             raise
-        connection.scope["state"]["identity"] = identity
+        _keep_caller(connection.scope["state"], identity)
         if identity.role != "admin" and identity.role not in roles:
             raise Failure(
                 403, f"{identity.name} has the role {identity.role}, which may not do this"
@@ -141,6 +144,14 @@ def identity_of(connection: ASGIConnection[Any, Any, Any, Any]) -> Caller:
     """Return the authenticated caller."""
     found: Caller = connection.scope["state"]["identity"]
     return found
+
+
+def _keep_caller(state: dict[str, Any], caller: Caller) -> None:
+    """Keep who calls, and tell it to whoever counts connections."""
+    state["identity"] = caller
+    tell = state.get(ON_IDENTIFIED)
+    if tell is not None:
+        tell(None if caller.role in NODES else caller.name)
 
 
 def is_identified(scope: Mapping[str, Any]) -> bool:

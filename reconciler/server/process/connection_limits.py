@@ -4,19 +4,20 @@ Anybody who reaches the port can open a connection before any token was seen. A 
 in whole within a time, its body too, and one address can't take all the places there are, so that
 agents and users are served beside whoever keeps quiet. Where all places are taken, the oldest
 connection that has shown no valid token makes room: refusing the newest would let whoever came
-first keep everybody else out. uvicorn's protocol comes in, a class of it that does this goes out;
-time between two requests of one connection is uvicorn's keep-alive.
+first keep everybody else out. So would a token, from two addresses: of a person with more than a
+share of the places, and with more than all have who have shown none, the oldest goes instead.
+uvicorn's protocol comes in, a class of it that does this goes out; time between two requests of one
+connection is uvicorn's keep-alive.
 
 With TLS a connection counts before its handshake, which costs memory and time: asyncio's own TLS
 would show it to nobody until then.
 """
 
 import asyncio
-import collections
 import logging
+import math
 import resource
 import ssl
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import h11
@@ -31,6 +32,8 @@ FILES_KEPT = 256
 FILES_MAX = 65_536
 #: How many of all connections one address may have: a fleet may stand behind one.
 ADDRESS_SHARE = 0.5
+#: How many of these, and of all, one person may keep where others find no place.
+PERSON_SHARE = 0.25
 #: Least seconds between two log lines about refused connections.
 TELL_EVERY_S = 60.0
 
@@ -66,22 +69,22 @@ def by_files() -> Limits:
 
 
 def protocol(
-    limits: Limits,
-    is_known: Callable[[Mapping[str, Any]], bool],
-    tls: ssl.SSLContext | None = None,
+    limits: Limits, tell_key: str, tls: ssl.SSLContext | None = None
 ) -> type[asyncio.Protocol]:
     """Return a class of connections that keep within ``limits`` together.
 
     Args:
         limits: on all of them.
-        is_known: tells by the scope of a request whether its caller has shown a valid token.
+        tell_key: of a request's state, where the application finds what it calls, in the event
+            loop, once the caller has shown a valid token: with the person's name, or with None for
+            a node, whose connections never make room.
         tls: for connections by TLS; None: plain ones.
     """
     doors = _Doors(limits)
 
     class Connection(_Connection):
         def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(doors, is_known, *arguments, **options)
+            super().__init__(doors, tell_key, *arguments, **options)
 
     if tls is None:
         return Connection
@@ -94,6 +97,61 @@ def protocol(
     return Handshake
 
 
+#: Who has shown no valid token yet.
+_STRANGERS = ""
+
+
+class _Crowd:
+    """Connections by their holder, the oldest first.
+
+    Args:
+        most: how many there may be.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._share = most, math.ceil(most * PERSON_SHARE)
+        self._count = 0
+        self._held: dict[str | None, dict[_Connection, None]] = {}
+        #: Persons with more than their share: a few at most, however many there are.
+        self._large: set[str] = set()
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def is_full(self) -> bool:
+        """True if no more may come."""
+        return self._count >= self._most
+
+    def add(self, guest: "_Connection", holder: str | None) -> None:
+        """Count a connection."""
+        held = self._held.setdefault(holder, {})
+        held[guest] = None
+        self._count += 1
+        if holder and len(held) > self._share:
+            self._large.add(holder)
+
+    def remove(self, guest: "_Connection", holder: str | None) -> None:
+        """Count a connection no more."""
+        held = self._held[holder]
+        del held[guest]
+        self._count -= 1
+        if holder and len(held) <= self._share:
+            self._large.discard(holder)
+        if not held:
+            del self._held[holder]
+
+    def first_to_go(self) -> "tuple[_Connection, str] | None":
+        """Return who is to make room, and its holder; None: nobody.
+
+        Strangers don't go before a person who holds more than they do together: else who takes all
+        places needs only to come again to close whoever has not shown a token yet.
+        """
+        held = {one: self._held.get(one, {}) for one in (_STRANGERS, *self._large)}
+        holder = max(held, key=lambda one: len(held[one]))
+        return next(((guest, holder) for guest in held[holder]), None)
+
+
 class _Places:
     """Places for connections, of which one address has only a part.
 
@@ -103,59 +161,53 @@ class _Places:
     """
 
     def __init__(self, all_max: int, address_max: int) -> None:
-        self._all_max, self._address_max = all_max, address_max
-        self._inside: dict[_Connection, str] = {}
-        self._taken: collections.Counter[str] = collections.Counter()
-        #: Who has shown no token when last looked at, the oldest first: of all, and by address.
-        self._strangers: dict[_Connection, None] = {}
-        self._strangers_of: dict[str, dict[_Connection, None]] = {}
+        self._address_max = address_max
+        self._all = _Crowd(all_max)
+        self._of: dict[str, _Crowd] = {}
+        #: Address and holder of each.
+        self._inside: dict[_Connection, tuple[str, str | None]] = {}
 
     def why_full(self, address: str) -> str:
         """Return why an address has no place left; empty if it has one."""
-        if self._taken[address] >= self._address_max:
-            return f"{address} has {self._taken[address]}, as many as it may"
-        if len(self._inside) >= self._all_max:
-            return f"there are {len(self._inside)}, which is all there may be"
+        at_address = self._at(address)
+        if at_address.is_full:
+            return f"{address} has {len(at_address)}, as many as it may"
+        if self._all.is_full:
+            return f"there are {len(self._all)}, which is all there may be"
         return ""
 
-    def oldest_stranger(self, address: str) -> "_Connection | None":
-        """Return who is to make room for an address that has no place left; None: nobody."""
-        crowd = self._strangers
-        if self._taken[address] >= self._address_max:
-            crowd = self._strangers_of.get(address, {})
-        while crowd:
-            oldest = next(iter(crowd))
-            if not oldest.is_known:
-                return oldest
-            self._know(oldest, self._inside[oldest])  # looked at once, whatever it does later
-        return None
+    def first_to_go(self, address: str) -> "tuple[_Connection, str] | None":
+        """Return who is to make room for an address that has no place left, and its holder; None:
+        nobody.
+        """
+        at_address = self._at(address)
+        return (at_address if at_address.is_full else self._all).first_to_go()
 
-    def take(self, guest: "_Connection", address: str) -> None:
+    def take(self, guest: "_Connection", address: str, holder: str | None = _STRANGERS) -> None:
         """Count a connection of an address."""
-        self._inside[guest] = address
-        self._taken[address] += 1
-        self._strangers[guest] = None
-        self._strangers_of.setdefault(address, {})[guest] = None
+        self._inside[guest] = (address, holder)
+        self._all.add(guest, holder)
+        self._of.setdefault(address, self._at(address)).add(guest, holder)
+
+    def know(self, guest: "_Connection", holder: str | None) -> None:
+        """Count a connection for who has shown a token in it, from now on."""
+        address, before = self._inside.get(guest, ("", holder))
+        if before != holder:  # else it goes on, or has made room meanwhile
+            self.release(guest)
+            self.take(guest, address, holder)
 
     def release(self, guest: "_Connection") -> None:
         """Count the end of a connection, once."""
-        address = self._inside.pop(guest, None)
-        if address is None:
+        if guest not in self._inside:
             return
-        self._taken[address] -= 1
-        if not self._taken[address]:
-            del self._taken[address]
-        self._know(guest, address)
+        address, holder = self._inside.pop(guest)
+        self._all.remove(guest, holder)
+        self._of[address].remove(guest, holder)
+        if not self._of[address]:
+            del self._of[address]
 
-    def _know(self, guest: "_Connection", address: str) -> None:
-        """Count a connection among strangers no more."""
-        if guest not in self._strangers:
-            return
-        del self._strangers[guest]
-        of_address = self._strangers_of[address]
-        del of_address[guest]
-        if not of_address:
-            del self._strangers_of[address]
+    def _at(self, address: str) -> _Crowd:
+        return self._of.get(address) or _Crowd(self._address_max)
 
 
 class _Doors:
@@ -180,6 +232,10 @@ class _Doors:
         """Count the end of a handshake."""
         self._shaking.release(guest)
 
+    def know(self, guest: "_Connection", holder: str | None) -> None:
+        """Count a connection for who has shown a token in it."""
+        self._inside.know(guest, holder)
+
     def leave(self, guest: "_Connection") -> None:
         """Count a connection that has closed."""
         self._inside.release(guest)
@@ -191,20 +247,23 @@ class _Doors:
         """Count a connection in some places; False: none is left, and nobody makes room."""
         why = places.why_full(address)
         if why:
-            oldest = places.oldest_stranger(address)
-            self._tell(address, f"{of}: {why}", now, is_refused=oldest is None)
-            if oldest is None:
+            found = places.first_to_go(address)
+            self._tell(address, f"{of}: {why}", now, None if found is None else found[1])
+            if found is None:
                 return False
-            oldest.let_go()
+            found[0].let_go()
         places.take(guest, address)
         return True
 
-    def _tell(self, address: str, found: str, now: float, *, is_refused: bool) -> None:
-        """Log now and then that there is no room."""
+    def _tell(self, address: str, found: str, now: float, holder: str | None) -> None:
+        """Log now and then that there is no room, and whose oldest connection makes some."""
         if now < self._tell_at:
             return
         self._tell_at = now + TELL_EVERY_S
-        what = "is closed at once" if is_refused else "makes the oldest without a token close"
+        what = "is closed at once"
+        if holder is not None:
+            oldest = f"of {holder}" if holder else "without a token"
+            what = f"makes the oldest {oldest} close"
         log.warning("a connection of %s %s: %s", address, what, found)
 
 
@@ -263,13 +322,13 @@ class _Connection(h11_impl.H11Protocol):
     def __init__(
         self,
         doors: _Doors,
-        is_known: Callable[[Mapping[str, Any]], bool],
+        tell_key: str,
         *arguments: Any,
         **options: Any,
     ) -> None:
         super().__init__(*arguments, **options)
+        self.app_state = {**self.app_state, tell_key: self.know}  # each request gets a copy
         self._doors = doors
-        self._is_known = is_known
         self._outer: asyncio.Transport | None = None
         self._has_asked = False
         self._is_made, self._early = False, b""
@@ -296,11 +355,6 @@ class _Connection(h11_impl.H11Protocol):
         if self._is_made:  # else it ends within its handshake
             super().connection_lost(exc)
 
-    @property
-    def is_known(self) -> bool:
-        """True if its newest request came with a valid token."""
-        return self.scope is not None and self._is_known(self.scope)
-
     def come(self, address: str, outer: asyncio.Transport) -> bool:
         """Count the connection; return False if it can't be taken in.
 
@@ -312,6 +366,10 @@ class _Connection(h11_impl.H11Protocol):
             return False
         self._outer = outer
         return True
+
+    def know(self, holder: str | None) -> None:
+        """Count the connection for who has shown a valid token in it; None: a node."""
+        self._doors.know(self, holder)
 
     def leave(self) -> None:
         """Count the connection's end, once."""

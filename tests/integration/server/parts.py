@@ -168,7 +168,13 @@ class Loop:
 class Served:
     """A running server, its loop and its store."""
 
-    def __init__(self, folder: pathlib.Path, *options: str, loop: bool = True) -> None:
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        *options: str,
+        loop: bool = True,
+        files_max: int | None = None,
+    ) -> None:
         self.folder = folder
         self.url = f"sqlite:///{folder / 'muster.db'}"
         self.store = store.Store.open(self.url)
@@ -177,9 +183,8 @@ class Served:
         self._loop = Loop(self.link_path) if loop else None
         if "--token-file" not in options:
             options += ("--token-file", str(own_tokens(folder)))
-        self.process = start(
-            "--store", self.url, "--link", str(self.link_path), "--state", str(folder), *options
-        )
+        places = ("--store", self.url, "--link", str(self.link_path), "--state", str(folder))
+        self.process = start(*places, *options, files_max=files_max)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line.startswith("listening on "), self.process.communicate()
@@ -251,10 +256,12 @@ def own_tokens(folder: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
-    """The server's process."""
+def start(*arguments: str, files_max: int | None = None) -> subprocess.Popen[str]:
+    """The server's process, which may open no more than so many files."""
+    limit = [] if files_max is None else ["sh", "-c", f'ulimit -n {files_max} && exec "$@"', "sh"]
+    server = [sys.executable, "-m", "reconciler.server", "--listen", "127.0.0.1:0"]
     return subprocess.Popen(
-        [sys.executable, "-m", "reconciler.server", "--listen", "127.0.0.1:0", *arguments],
+        [*limit, *server, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -1,6 +1,7 @@
-"""Who connects and says nothing, or too little, neither stays nor keeps others out.
+"""Who connects and says nothing, or too little, neither stays nor keeps others out, and no person
+takes all places.
 
-Here a caller is known by any token.
+Here any token is valid, and the name of its person; ``node`` is a node's.
 """
 
 import contextlib
@@ -9,23 +10,43 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import uvicorn
 
 from reconciler.operations import own_ca
+from reconciler.operations.tokens import token_file
 from reconciler.server.process import connection_limits
+from tests.integration.server import parts
 
 STRANGE = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-WHOLE = STRANGE[:-2] + b"Authorization: Bearer x\r\n\r\n"
 UNTIL_S = 60.0
+TELL_KEY = "tell"
+
+
+def by(token: str, path: str = "/") -> bytes:
+    """A request with a token."""
+    return f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
+
+
+WHOLE = by("node")
 
 
 async def _answer(scope: Any, receive: Any, send: Any) -> None:
-    """Read all of the body, and say how long it was."""
+    """Read all of the body, and say how long it was; at ``/wait``, begin an answer at most."""
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            token = value.split()[1].decode()
+            scope["state"][TELL_KEY](None if token == "node" else token)
+    if scope["path"] == "/wait":
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        return
     length, more = 0, True
     while more:
         message = await receive()
@@ -35,10 +56,6 @@ async def _answer(scope: Any, receive: Any, send: Any) -> None:
     headers = [(b"content-length", b"%d" % len(str(length)))]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": str(length).encode()})
-
-
-def _is_known(scope: Mapping[str, Any]) -> bool:
-    return any(name == b"authorization" for name, _ in scope["headers"])
 
 
 class Door:
@@ -83,6 +100,17 @@ def is_closed(connection: socket.socket) -> bool:
         return True
 
 
+def is_begun(connection: socket.socket) -> bool:
+    """Whether an answer begins, awaited."""
+    told = b""
+    while b"\r\n\r\n" not in told:
+        found = connection.recv(1000)
+        if not found:
+            return False
+        told += found
+    return told.startswith(b"HTTP/1.1 200")
+
+
 def is_answered(connection: socket.socket, length: int = 0) -> bool:
     """Whether an answer comes, awaited."""
     told = b""
@@ -111,7 +139,7 @@ def served(
     with socket.create_server(("127.0.0.1", 0)) as listener:
         config = uvicorn.Config(
             _answer,
-            http=connection_limits.protocol(limits, _is_known, context),
+            http=connection_limits.protocol(limits, TELL_KEY, context),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -241,6 +269,95 @@ def test_strangers_of_all_addresses_make_room_where_all_places_are_taken(tls: Pa
         assert is_closed(strange[0])
         known.sendall(WHOLE)
         assert is_answered(known)
+
+
+def test_no_person_takes_the_places_of_others(
+    caplog: pytest.LogCaptureFixture, tls: Path | None
+) -> None:
+    with served(tls=tls, limits=connection_limits.Limits(8, 4)) as door:
+        eve = [door.open(by("eve", "/wait"), of=f"127.0.0.{last}") for last in (2, 3) * 4]
+        assert all(map(is_begun, eve))
+        ada = door.open(WHOLE[:-2], of="127.0.0.4")
+        assert is_closed(eve[0]), "the oldest of who has the most"
+        again = door.open(by("eve", "/wait"), of="127.0.0.5")
+        assert is_begun(again)
+        assert is_closed(eve[1]), "her own, not that of who has not shown a token yet"
+        ada.sendall(b"\r\n")
+        assert is_answered(ada)
+        for last in range(6, 10):
+            assert is_answered(door.open(by("bob"), of=f"127.0.0.{last}")), last
+        assert all(map(is_closed, eve[2:6]))
+    told = [record.getMessage() for record in caplog.records if record.name == "muster.server"]
+    found = "open connections: there are 8, which is all there may be"
+    assert told == [f"a connection of 127.0.0.4 makes the oldest of eve close: {found}"]
+
+
+def test_no_person_takes_the_places_of_others_at_an_address(tls: Path | None) -> None:
+    with served(tls=tls, limits=connection_limits.Limits(60, 4)) as door:
+        node = door.open(WHOLE)
+        assert is_answered(node)
+        eve = [door.open(by("eve")) for _ in range(3)]
+        assert all(map(is_answered, eve))
+        ada = door.open(by("ada"))
+        assert is_answered(ada)
+        assert is_closed(eve[0])
+        assert is_answered(door.open(by("ada")))
+        assert is_closed(eve[1])
+        for one in (node, ada, eve[2]):
+            one.sendall(WHOLE)
+            assert is_answered(one)
+
+
+def test_a_person_keeps_a_share_and_what_is_no_more_than_strangers_have() -> None:
+    limits = connection_limits.Limits(8, 8)  # a share is 2
+    with served(limits=limits) as door:
+        inside = [door.open(by(name)) for name in ("eve", "ada", "bob", "cyd") * 2]
+        assert all(map(is_answered, inside))
+        assert is_closed(door.open(by("dan"))), "nobody has more than a share"
+        for one in inside:
+            one.sendall(WHOLE)
+            assert is_answered(one)
+    with served(limits=limits) as door:
+        eve = [door.open(by("eve")) for _ in range(4)]
+        assert all(map(is_answered, eve))
+        strange = [door.open(STRANGE) for _ in range(4)]
+        assert all(map(is_answered, strange))
+        assert is_answered(door.open(by("ada")))
+        assert is_closed(strange[0]), "there are as many strangers"
+        eve[0].sendall(by("eve"))
+        assert is_answered(eve[0])
+
+
+def test_a_connection_counts_for_whose_token_it_showed_last() -> None:
+    with served(limits=connection_limits.Limits(4, 4)) as door:
+        inside = [door.open(by(name)) for name in ("eve", "eve", "ada", "node")]
+        assert all(map(is_answered, inside))
+        inside[0].sendall(by("bob"))
+        assert is_answered(inside[0])
+        assert is_closed(door.open(by("cyd"))), "nobody has more than one"
+        inside[2].sendall(by("eve"))
+        assert is_answered(inside[2])
+        assert is_answered(door.open(by("cyd")))
+        assert is_closed(inside[1])
+
+
+def test_one_token_at_two_addresses_leaves_the_server_to_others(tmp_path: Path) -> None:
+    tokens = tmp_path / "people"
+    people = (("eve", "eve@x.org", "user"), ("the-test", "local", "admin"))
+    lines = [token_file.line_of(*one).text() for one in people]
+    token_file.write_private(tokens, token_file.joined(lines))
+    server = parts.Served(tmp_path, "--token-file", str(tokens), files_max=256)  # 128 connections
+    door = Door(urlsplit(server.address).port or 0)
+    try:
+        server.ready()
+        all_but_one = ((2, 3) * 64)[1:]  # the admin has one already
+        eve = [door.open(by("eve", "/v1/jobs"), of=f"127.0.0.{last}") for last in all_but_one]
+        assert all(map(is_begun, eve))
+        for last in range(4, 30):
+            assert is_begun(door.open(by("the-test", "/v1/jobs"), of=f"127.0.0.{last}")), last
+    finally:
+        door.close()
+        server.close()
 
 
 @pytest.mark.parametrize("tls", ["tls"], indirect=True)
