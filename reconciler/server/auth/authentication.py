@@ -14,9 +14,10 @@ from reconciler.server.auth import csrf, failed_calls
 from reconciler.server.auth.tokens import Caller, UnknownTokenError
 from reconciler.server.errors import Failure
 
-#: The key of a request's state for what is called once it has shown a valid token, if there is
-#: anything: with the name of its person, or with None for a node.
+#: The key of a request's state for what is called once its token was judged, if there is anything:
+#: with the name of its person, with None for a node, or with ``NOBODY`` if it has no valid one.
 ON_IDENTIFIED = "on_identified"
+NOBODY = ""
 #: A handler's option: which roles may call it, beside ``admin``; None is everybody.
 OPTION = "roles"
 USERS = frozenset({"user"})
@@ -105,6 +106,7 @@ class Authenticator:
         try:
             identity = self.identify(connection.headers.get("authorization"))
         except UnauthenticatedError as error:
+            _tell_holder(connection.scope["state"], NOBODY)
             await self._note(connection, error.reason)
             raise
         _keep_caller(connection.scope["state"], identity)
@@ -149,9 +151,14 @@ def identity_of(connection: ASGIConnection[Any, Any, Any, Any]) -> Caller:
 def _keep_caller(state: dict[str, Any], caller: Caller) -> None:
     """Keep who calls, and tell it to whoever counts connections."""
     state["identity"] = caller
+    _tell_holder(state, None if caller.role in NODES else caller.name)
+
+
+def _tell_holder(state: dict[str, Any], holder: str | None) -> None:
+    """Tell whoever counts connections whose a call's is; None: a node's."""
     tell = state.get(ON_IDENTIFIED)
     if tell is not None:
-        tell(None if caller.role in NODES else caller.name)
+        tell(holder)
 
 
 def is_identified(scope: Mapping[str, Any]) -> bool:

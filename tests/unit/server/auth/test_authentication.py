@@ -60,4 +60,5 @@ def test_whose_token_a_call_has_shown_is_told_before_it_is_answered() -> None:
             for token in ("right", "wrong", "node")
         ]
     assert statuses[0] == 200
-    assert told == ["ada@x.org", None]
+    # a connection whose token was revoked is a stranger's
+    assert told == ["ada@x.org", authentication.NOBODY, None]
