@@ -37,7 +37,7 @@ def standing(
     said = git_commands.run(
         folder,
         *("log", "--first-parent", f"--max-count={COMMITS_MAX}", "--no-show-signature"),
-        *("--format=%H%x00%ae%x00%(trailers:only,unfold)%x01", head),
+        *(f"--format=%H%x00%ae%x00%(trailers:key={requests.APPROVE_TRAILER},unfold)%x01", head),
     ).stdout.decode("utf-8", "replace")
     for entry in said.split("\x01"):
         commit, address, trailers = (*entry.strip("\n").split("\0"), "", "")[:3]

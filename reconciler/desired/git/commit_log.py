@@ -4,9 +4,12 @@ Names of revisions come in, ``Commit`` values go out. The plainest commits are p
 object itself, because starting ``git log`` would delay every new job; all others are left to git.
 """
 
+import io
 import itertools
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent import futures
 from pathlib import Path
 
 import msgspec
@@ -23,6 +26,13 @@ LISTED_MAX = 100_000
 _TELLING = "^muster-"
 _LOG_FORMAT = "%H%x00%P%x00%ae%x00%ce%x00%ct%x00%s%x00%(trailers:only,unfold)%x00"
 _LOG_FIELDS = 7
+#: The most that is looked at of a field of a commit: its addresses, its subject, its trailers, and
+#: its parents, of which that is more than a thousand.
+FIELD_BYTES_MAX = 64 * 1024
+#: The most that is kept of an address or a subject, and of the trailers that concern Muster.
+WORDS_MAX, TRAILERS_MAX = 1000, 64
+_OURS = "muster-"
+_PIECE_BYTES = 64 * 1024
 #: A commit as git stores it that leaves nothing to interpret: see ``CommitLog._plain``.
 _PLAIN_COMMIT = re.compile(
     rb"tree [0-9a-f]+\nparent (?P<parent>[0-9a-f]+)\n"
@@ -45,7 +55,7 @@ class Commit(msgspec.Struct, frozen=True):
         author, committer: addresses, as the commit claims them.
         at: time of the commit, as it claims.
         subject: first line of its message.
-        trailers: lines ``Key: value`` at the end of its message, in order.
+        trailers: lines ``Muster-Key: value`` at the end of its message, in order.
         merge: it has several parents.
     """
 
@@ -254,36 +264,67 @@ class CommitLog:
     def _read(
         self, *arguments: str, paths: Sequence[str] = (), data: bytes = b""
     ) -> tuple[list[Commit], dict[str, tuple[str, ...]]]:
-        """Return commits as ``git log`` prints them, and the parents of each."""
-        output = git_commands.run(
-            self._folder,
-            *("log", "--no-show-signature", f"--format={_LOG_FORMAT}", *arguments, "--", *paths),
-            data=data,
-        ).stdout.decode("utf-8", "replace")
-        # Nothing of a commit can hold a NUL, whatever its writer wants to look like a field.
-        fields = output.split("\0")
-        found = []
-        parents_of = {}
-        for start in range(0, len(fields) - _LOG_FIELDS, _LOG_FIELDS):
-            commit, parents, author, committer, at, subject, trailers = fields[
-                start : start + _LOG_FIELDS
-            ]
-            commit = commit.strip()
-            parents_of[commit] = tuple(parents.split())
-            pairs = [line.partition(":") for line in split_lines(trailers) if ":" in line]
-            found.append(
-                Commit(
-                    id=commit,
-                    parent=parents.split()[0] if parents else "",
-                    author=author,
-                    committer=committer,
-                    at=_moment(at),
-                    subject=subject,
-                    trailers=tuple((key.strip(), value.strip()) for key, _, value in pairs),
-                    merge=" " in parents,
+        """Return commits as ``git log`` prints them, and the parents of each.
+
+        What it prints is read as it comes: a message may be larger than memory.
+        """
+        source, sink = os.pipe()
+        with futures.ThreadPoolExecutor(1) as pool:
+            read = pool.submit(_read_commits, source)
+            try:
+                git_commands.run(
+                    self._folder,
+                    *("log", "--no-show-signature", f"--format={_LOG_FORMAT}", *arguments),
+                    *("--", *paths),
+                    data=data,
+                    into=sink,
                 )
-            )
-        return found, parents_of
+            finally:
+                os.close(sink)
+            found = read.result()
+        return [commit for commit, _ in found], {commit.id: parents for commit, parents in found}
+
+
+def _read_commits(source: int) -> list[tuple[Commit, tuple[str, ...]]]:
+    """Return the commits that come from a descriptor, which is closed, with their parents."""
+    with io.FileIO(source) as printed:
+        return list(_commits(bounded_fields(printed)))
+
+
+def bounded_fields(stream: io.RawIOBase) -> Iterator[bytes]:
+    """Yield fields that end with NUL, of each no more than its first ``FIELD_BYTES_MAX`` bytes.
+
+    Nothing of a commit can hold a NUL, whatever its writer wants to look like a field.
+    """
+    begun = b""
+    while data := stream.read(_PIECE_BYTES):
+        *ended, rest = data.split(b"\0")
+        for part in ended:
+            yield (begun + part)[:FIELD_BYTES_MAX]
+            begun = b""
+        begun = (begun + rest)[:FIELD_BYTES_MAX]
+
+
+def _commits(fields: Iterator[bytes]) -> Iterator[tuple[Commit, tuple[str, ...]]]:
+    """Yield each commit with its parents."""
+    texts = (field.decode("utf-8", "replace") for field in fields)
+    for group in iter(lambda: tuple(itertools.islice(texts, _LOG_FIELDS)), ()):
+        commit, parents, author, committer, at, subject, trailers = group
+        ours = (line for line in split_lines(trailers) if line.casefold().startswith(_OURS))
+        lines = [line.partition(":") for line in itertools.islice(ours, TRAILERS_MAX)]
+        yield (
+            Commit(
+                id=commit.strip(),
+                parent=parents.split()[0] if parents else "",
+                author=author[:WORDS_MAX],
+                committer=committer[:WORDS_MAX],
+                at=_moment(at),
+                subject=subject[:WORDS_MAX],
+                trailers=tuple((key.strip(), value.strip()) for key, _, value in lines),
+                merge=" " in parents,
+            ),
+            tuple(parents.split()),
+        )
 
 
 def _line(

@@ -102,6 +102,7 @@ def run(
     extra: Mapping[str, str] | None = None,
     good: Sequence[int] = (0,),
     file_bytes_max: int | None = None,
+    into: int | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run one git command in ``folder``.
 
@@ -109,6 +110,7 @@ def run(
 
     Args:
         file_bytes_max: the largest file that it may write; it fails at a larger one.
+        into: descriptor for what it prints, which is then not returned.
 
     Raises:
         LimitError: it took longer than ``timeout_s``.
@@ -128,6 +130,7 @@ def run(
             timeout_s=timeout_s,
             data=data,
             asks=own_ssh or verb in _SIGNING,
+            into=into,
         )
     except subprocess.TimeoutExpired:
         raise LimitError(f"`git {verb}` took longer than {timeout_s:g} s") from None

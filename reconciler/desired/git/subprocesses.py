@@ -42,6 +42,7 @@ def run(
     data: bytes = b"",
     folder: Path | None = None,
     asks: bool = False,
+    into: int | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a program and return its output, whatever its status.
 
@@ -49,6 +50,7 @@ def run(
 
     Args:
         asks: it may ask at the terminal for a passphrase, so it must not be in a group of its own.
+        into: descriptor for its output, which is then not returned.
 
     Raises:
         TimeoutExpired: it took longer than ``timeout_s``, and was stopped.
@@ -60,7 +62,7 @@ def run(
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                stdout=subprocess.PIPE if into is None else into,
                 stderr=subprocess.PIPE,
                 env=environment,
                 cwd=folder,
@@ -72,7 +74,7 @@ def run(
             with process:
                 end(process)
         raise
-    return subprocess.CompletedProcess(command, process.returncode, printed, errors)
+    return subprocess.CompletedProcess(command, process.returncode, printed or b"", errors)
 
 
 def end(process: subprocess.Popen[bytes], limit_s: float = ENDING_S_MAX) -> None:
