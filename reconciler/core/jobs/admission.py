@@ -7,7 +7,7 @@ applies fields that may change while a run is alive, and marks runs whose docume
 import functools
 import itertools
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
 import msgspec
@@ -16,7 +16,7 @@ from reconciler.core import cycle_attempts, cycle_cache, cycle_context, job_erro
 from reconciler.core.cycle import cycle_events, cycle_jobs
 from reconciler.core.jobs import run_terms
 from reconciler.model import desired
-from reconciler.model.state import outcome, records
+from reconciler.model.state import outcome, records, scheduler_state
 from reconciler.model.state.states import AttemptState, JobState
 
 #: Desired state, documents by name, and their changes once the outcome is absorbed.
@@ -31,6 +31,43 @@ class _Compared(cycle_cache.CachePart):
         self._last = desired.Desired(generation=-1)
         self._jobs: dict[str, desired.Job] = {}
         self._next: _Next = (self._last, self._jobs, {})
+        #: Names of jobs whose records may not hold their documents.
+        self._apart: set[str] = set()
+        #: What backfill had reserved when runs were last judged by it.
+        self._room: Collection[scheduler_state.KeptRoom] | None = None
+        self._next_room: Collection[scheduler_state.KeptRoom] | None = None
+
+    def kept_to_time(
+        self,
+        jobs: Mapping[str, desired.Job],
+        known: Mapping[str, records.JobRecord],
+        room: Collection[scheduler_state.KeptRoom],
+        touched_jobs: Iterable[str],
+    ) -> list[str]:
+        """Return the names of runs that may get the longer time of their documents now, in order.
+
+        Of all that a run is judged by, only what backfill reserves and where its tasks are change
+        while the desired state does not.
+
+        Args:
+            jobs: documents by name, which are compared already.
+            known: records when the cycle began, by name.
+            room: what backfill has reserved.
+            touched_jobs: names of jobs that this cycle may have changed.
+        """
+        fresh = self.take_jobs(touched_jobs)
+        self._apart = _apart(self._apart | fresh, jobs, known)
+        names, self._next_room = self._apart, room
+        if room == self._room:
+            names = names & fresh
+        return sorted(
+            name
+            for name in names
+            if name in known
+            and not known[name].finished
+            and known[name].key == jobs[name].key
+            and run_terms.is_longer(known[name].spec, jobs[name])
+        )
 
     def look(
         self,
@@ -41,8 +78,8 @@ class _Compared(cycle_cache.CachePart):
     ) -> tuple[Iterator[str], Iterable[str]]:
         """Return names of changed documents, in order, and of jobs without a document.
 
-        A document is compared if it or its record is another object. Active jobs are compared if
-        some may have lost their document.
+        A document is compared if it or its record is another object, and as long as its record does
+        not hold it. Active jobs are compared if some may have lost their document.
 
         Args:
             desired_state: what git asks for.
@@ -61,10 +98,11 @@ class _Compared(cycle_cache.CachePart):
             if self._last.generation >= 0 and desired_state.refused == self._last.refused:
                 active = frozenset()
         without = itertools.filterfalse(jobs.__contains__, active)
-        touched = {
+        touched = _apart(self._apart | self.take_jobs(touched_jobs), jobs, known)
+        self._apart = {
             name
-            for name in self.take_jobs(touched_jobs)
-            if name in jobs and (name not in known or known[name].spec is not jobs[name])
+            for name in touched.union(changed)
+            if name in known and not known[name].finished and known[name].spec is not jobs[name]
         }
         if touched <= set(changed):
             return iter(changed), without
@@ -76,6 +114,18 @@ class _Compared(cycle_cache.CachePart):
         if desired_state.generation == result.desired_generation:
             jobs.update(changed_specs)
             self._last, self._jobs = msgspec.structs.replace(desired_state, jobs={}), jobs
+        self._room = self._next_room
+
+
+def _apart(
+    names: Iterable[str], jobs: Mapping[str, desired.Job], known: Mapping[str, records.JobRecord]
+) -> set[str]:
+    """Return the names of jobs that have a document which their record does not hold."""
+    return {
+        name
+        for name in names
+        if name in jobs and (name not in known or known[name].spec is not jobs[name])
+    }
 
 
 def _differing(
@@ -96,13 +146,19 @@ def _differing(
 
 
 def admit(context: cycle_context.CycleContext, desired_state: desired.Desired) -> None:
-    """Compare desired jobs with their records, unless nothing changed."""
-    if desired_state.generation == context.observed.desired_generation:
-        return
+    """Compare desired jobs with their records.
+
+    While the desired state is as it was, only those are compared whose time backfill holds back.
+    """
     jobs, events, documents = context.jobs, context.events, desired_state.jobs
-    names, without = context.cache.part(_Compared).look(
-        desired_state, jobs.known, context.observed.active, jobs.touched(context.attempts)
-    )
+    compared, touched = context.cache.part(_Compared), jobs.touched(context.attempts)
+    if desired_state.generation == context.observed.desired_generation:
+        room = context.observed.scheduler_state.kept
+        for name in compared.kept_to_time(documents, jobs.known, room, touched):
+            with job_errors.JobErrorScope(name):
+                admit_job(context, documents[name], desired_state.structure)
+        return
+    names, without = compared.look(desired_state, jobs.known, context.observed.active, touched)
     for name in names:
         record, spec = jobs.known.get(name), documents[name]
         if record is None or record.spec is not spec:

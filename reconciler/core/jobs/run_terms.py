@@ -1,8 +1,8 @@
 """Terms that a run with tasks on nodes goes on under, whatever its document says by now.
 
 Limits, budgets, guarantees and reservations are judged where work starts. A change that would have
-made the start wrong therefore waits until the run has no task on a node any more; what restricts
-the run counts at once.
+made the start wrong therefore waits until nothing is against it, which is judged anew when that
+may have changed, or the run has no task on a node any more. What restricts the run counts at once.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -53,7 +53,7 @@ def kept_fields(
         for field, judge in _JUDGES.items()
         if getattr(before, field) != getattr(after, field) and judge(structure, before, after)
     ]
-    if "time_limit_s" not in kept and _is_longer(before, after) and reserved.holds_back(after.name):
+    if "time_limit_s" not in kept and is_longer(before, after) and reserved.holds_back(after.name):
         kept.append("time_limit_s")
     return tuple(kept)
 
@@ -71,6 +71,12 @@ def message(fields: tuple[str, ...]) -> str:
     return f"{WAITS}{', '.join(WRITTEN[field] for field in fields)}"
 
 
+def is_longer(before: desired.Job, after: desired.Job) -> bool:
+    """Return True if a job may run for longer after a change."""
+    old, new = before.time_limit_s, after.time_limit_s
+    return old is not None and (new is None or new > old)
+
+
 #: Fields as documents call them.
 WRITTEN: Mapping[str, str] = {
     "queue": "queue",
@@ -79,7 +85,10 @@ WRITTEN: Mapping[str, str] = {
     "reservation": "reservation",
 }
 #: Beginning of the message of a run that keeps fields.
-WAITS = "its tasks go on under what they started with; at the next start it takes over its new "
+WAITS = (
+    "its tasks go on under what they started with; at the next start at the latest it takes over "
+    "its new "
+)
 
 
 def _leaves_queue(structure: desired.Structure, before: desired.Job, after: desired.Job) -> bool:
@@ -108,7 +117,7 @@ def _path_of(structure: desired.Structure, queue: str) -> tuple[str, ...]:
 
 def _outlives(structure: desired.Structure, before: desired.Job, after: desired.Job) -> bool:
     """Return True if a longer time limit costs a budget more, or can meet a reservation."""
-    if not _is_longer(before, after):
+    if not is_longer(before, after):
         return False
     groups = structure.access.groups_of(after.owner)
     path = _path_of(structure, before.queue)
@@ -118,11 +127,6 @@ def _outlives(structure: desired.Structure, before: desired.Job, after: desired.
         quota.budget_gpu_s is not None and quota.holds_for(after.owner, groups, path)
         for quota in structure.quotas.values()
     )
-
-
-def _is_longer(before: desired.Job, after: desired.Job) -> bool:
-    old, new = before.time_limit_s, after.time_limit_s
-    return old is not None and (new is None or new > old)
 
 
 def _is_settled(_structure: desired.Structure, before: desired.Job, _after: desired.Job) -> bool:

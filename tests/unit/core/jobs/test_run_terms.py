@@ -1,5 +1,7 @@
 """A run whose tasks are on nodes keeps the terms that its start was judged by."""
 
+import random
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -192,3 +194,72 @@ def test_who_borrows_stays_evictable_by_who_is_owed() -> None:
     world.commit(job("owed", queue="theirs", gpu=2))
     world.settle()
     assert world.state("owed") is JobState.RUNNING
+
+
+def _backfilled() -> World:
+    """A world in which ``short`` ends before ``wide`` begins on all nodes."""
+    world = World()
+    world.commit(job("long", cpu=3, time_limit_s=100))
+    world.settle()
+    world.commit(job("wide", cpu=4, count=2, time_limit_s=100))
+    world.settle()
+    world.commit(job("short", cpu=4, time_limit_s=90))
+    world.settle()
+    return world
+
+
+@pytest.mark.parametrize("pushes", [False, True])
+@pytest.mark.parametrize("drops", [False, True])
+def test_a_run_gets_its_time_once_backfill_keeps_its_nodes_for_nobody(
+    pushes: bool, drops: bool
+) -> None:
+    world = _backfilled()
+    world.commit(job("short", cpu=4, time_limit_s=900))
+    world.settle()
+    assert _limit(world, "short") == 90
+    world.commit(remove=("wide",))
+    world.settle()
+    if pushes:
+        world.commit(job("unrelated", cpu=1))
+    if drops:
+        world.memory.rebuild_cache()
+    world.settle()
+    assert (_limit(world, "short"), world.memory.jobs["short"].message) == (900, "")
+
+
+def _drawn_change(draw: random.Random, runs: dict[str, int]) -> Callable[[World], None]:
+    """Return a change of documents, of the structure, or of the time."""
+    kind = draw.choice(("limit", "limit", "limit", "remove", "reserve", "time"))
+    name = draw.choice(tuple(runs))
+    if kind == "limit":
+        count = 2 if name == "wide" else 1
+        limit_s = draw.choice((60, 90, 900, None))
+        cpu = 3 if name == "long" else 4
+        spec = job(name, run=runs[name], cpu=cpu, count=count, time_limit_s=limit_s)
+        return lambda world: world.commit(spec)
+    if kind == "remove":
+        runs[name] += 1
+        return lambda world: world.commit(remove=(name,))
+    if kind == "reserve":
+        reserved = {"r": desired.Reservation("r", ("n0",), 2e6, 3e6)}
+        found = draw.choice(({}, reserved))
+        return lambda world: world.change_structure(reservations=found)
+    return lambda world: setattr(world, "now", world.now + 20)
+
+
+def test_what_runs_keep_does_not_depend_on_the_cache() -> None:
+    told = []
+    for seed in range(12):
+        draw, runs = random.Random(seed), dict.fromkeys(("long", "wide", "short", "other"), 1)
+        cached, bare = _backfilled(), _backfilled()
+        for _ in range(40):
+            change = _drawn_change(draw, runs)
+            change(cached)
+            change(bare)
+            for _ in range(draw.randrange(5)):
+                cached.hear()
+                bare.hear()
+                bare.memory.rebuild_cache()
+                assert cached.cycle() == bare.cycle(), seed
+        told.append(len(cached.events("JobChangeWaits")))
+    assert sum(told) > len(told)
