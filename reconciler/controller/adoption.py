@@ -11,6 +11,7 @@ import msgspec
 
 from reconciler.controller.lead_claim import LeadVerdict
 from reconciler.core import observed_state
+from reconciler.core.cycle import stop_orders
 from reconciler.core.nodes import health
 from reconciler.model import desired
 from reconciler.model.protocol import loop_messages
@@ -214,14 +215,10 @@ class Adoption:
             if record is not None and record.finished and record.key == spec.key:
                 continue
             waiting[name] = NEW if spec.path in new_files else MAY_HAVE_RUN
-        settings, pools = desired_state.structure.settings, desired_state.structure.pools
-        leases = [settings.lease_s, *(one.lease_s or 0 for one in desired_state.jobs.values())]
-        graces = [pool.grace_s for pool in pools.values()]
-        graces += [
-            spec.checkpoint.grace_s if spec.checkpoint else spec.grace_s or 0
-            for spec in desired_state.jobs.values()
-        ]
-        wait_s = max(leases) + max(graces, default=0) + health.LEASE_MARGIN_S
+        structure, jobs = desired_state.structure, desired_state.jobs.values()
+        leases = [structure.settings.lease_s, *(one.lease_s or 0 for one in jobs)]
+        grace_s = stop_orders.longest_to_save_s(structure, jobs)
+        wait_s = max(leases) + grace_s + health.LEASE_MARGIN_S
         self._change(
             known=True,
             unheard=self._unheard(desired_state),

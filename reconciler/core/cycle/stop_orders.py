@@ -1,5 +1,7 @@
 """Orders to tasks to stop before they end on their own."""
 
+from collections.abc import Iterable
+
 from reconciler.core import cycle_attempts
 from reconciler.core.cycle import cycle_nodes
 from reconciler.model import desired
@@ -24,23 +26,38 @@ class Graces:
     def __init__(self, nodes: cycle_nodes.CycleNodes, structure: desired.Structure) -> None:
         self._nodes = nodes
         self._pools = structure.pools
-        self._longest_s = structure.settings.scheduling.grace_max_s
+        self._settings = structure.settings
 
     def to_save(self, spec: desired.Job, node: str) -> int:
         """Return the grace after the checkpoint signal; without checkpoints, as :meth:`to_end`."""
         checkpoint = spec.checkpoint
-        return self.to_end(spec, node) if checkpoint is None else self._cut(checkpoint.grace_s)
+        if checkpoint is None:
+            return self.to_end(spec, node)
+        return _cut(checkpoint.grace_s, self._settings)
 
     def to_end(self, spec: desired.Job, node_name: str) -> int:
         """Return the grace after SIGTERM."""
         if spec.grace_s is not None:
-            return self._cut(spec.grace_s)
+            return _cut(spec.grace_s, self._settings)
         node = self._nodes.get(node_name)
         pool = self._pools.get(node.pool) if node else None
         return pool.grace_s if pool else _GRACE_S
 
-    def _cut(self, grace_s: int) -> int:
-        return min(grace_s, self._longest_s)
+
+def longest_to_save_s(structure: desired.Structure, jobs: Iterable[desired.Job]) -> int:
+    """Return the longest grace that tasks of jobs have after their lease, on any node, in seconds.
+
+    A task keeps the grace that it started with, which was longer before ``graceMax`` was lowered.
+    """
+    graces = [pool.grace_s for pool in structure.pools.values()]
+    for spec in jobs:
+        own_s = spec.checkpoint.grace_s if spec.checkpoint else spec.grace_s
+        graces.append(_cut(own_s or 0, structure.settings))
+    return max(graces, default=0)
+
+
+def _cut(grace_s: int, settings: desired.ClusterSettings) -> int:
+    return min(grace_s, settings.scheduling.grace_max_s)
 
 
 class StopOrders:
