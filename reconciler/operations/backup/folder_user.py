@@ -131,13 +131,35 @@ def run_as(user: ChildUser | None, work: Callable[[], bool]) -> bool:
 
 def _as_bytes(user: ChildUser, work: Callable[[], bool]) -> bytes:
     """Become a user for good, then work."""
-    os.setgroups(user.groups)
-    os.setresgid(user.gid, user.gid, user.gid)
-    os.setresuid(user.uid, user.uid, user.uid)
+    became = _outcome(lambda: _become(user))
+    if became.wrong:
+        return msgspec.msgpack.encode(became)
     done = _outcome(work)
     if done.wrong:
         done = msgspec.structs.replace(done, wrong=f"as {_name(user.uid)}: {done.wrong}")
     return msgspec.msgpack.encode(done)
+
+
+def _become(user: ChildUser) -> bool:
+    """Become a user for good.
+
+    Raises:
+        BackupError: this root may not, as in many containers.
+    """
+    capability = "CAP_SETGID"
+    try:
+        os.setgroups(user.groups)
+        os.setresgid(user.gid, user.gid, user.gid)
+        capability = "CAP_SETUID"
+        os.setresuid(user.uid, user.uid, user.uid)
+    except OSError as error:
+        name = _name(user.uid)
+        raise BackupError(
+            f"this process can't become {name}, to whom the folder belongs: {error.strerror}; "
+            f"expected {capability}, and a user namespace that has uid {user.uid} and its "
+            f"groups. To fix: run this as {name}, or as a root with CAP_SETGID and CAP_SETUID"
+        ) from error
+    return True
 
 
 def _outcome(work: Callable[[], bool]) -> _Outcome:
@@ -146,4 +168,5 @@ def _outcome(work: Callable[[], bool]) -> _Outcome:
     except (errors.StoreError, BackupError) as error:
         return _Outcome(wrong=str(error))
     except OSError as error:
-        return _Outcome(wrong=f"{error.filename}: {error.strerror}")
+        place = f"{error.filename}: " if error.filename is not None else ""
+        return _Outcome(wrong=f"{place}{error.strerror or error}")
