@@ -150,11 +150,13 @@ def tables(cpus: int, top: Path) -> PreflightFinding:
     name, tasks = "kernel tables", max(1, cpus)
     small = list(kernel_tables.too_small(tasks, top))
     if not small:
-        return ok(name, f"enough for {tasks} tasks, one a CPU")
+        enough = f"enough for {tasks} tasks of usual needs, one a CPU"
+        return ok(name, f"{enough}; one task can still take all of a table")
     found = ", ".join(f"{table.sysctl} {number}" for table, number in small)
     counted = ", ".join(table.counts for table, _ in small)
     wanted = " ".join(f"{table.sysctl}={table.wanted(tasks)}" for table, _ in small)
-    do = f"Few tasks can take all {counted}. To fix: sysctl -w {wanted}, and in /etc/sysctl.d"
+    taken = f"One task, or a few, can take all {counted}"
+    do = f"{taken}. To fix: sysctl -w {wanted}, and in /etc/sysctl.d"
     return note(name, f"too small for {tasks} tasks, one a CPU: {found}", do)
 
 
