@@ -91,7 +91,7 @@ PHASES: Mapping[str, PhaseFields] = {
     ),
     "check_trials.apply": PhaseFields(
         observed="",
-        reads="nodes",
+        reads="absent attempts nodes",
         writes="actions events nodes",
     ),
     "lifecycle.progress": PhaseFields(

@@ -226,6 +226,11 @@ def _of_node(
         yield detected_drift.DetectedDrift(
             "node-silent", name, message, "reporting", "silent", pool=pool.name, node=name
         )
+        if node.given is not None and node.given.trial:
+            message = f"silent while it tries {', '.join(node.given.trial)}: the others keep theirs"
+            yield detected_drift.DetectedDrift(
+                "node-check-trial", name, message, "healthy", "silent", pool=pool.name, node=name
+            )
     elif pool is not None and heard:
         yield from _of_inventory(node, pool)
         yield from _of_checks(node, pool)

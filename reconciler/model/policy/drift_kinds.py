@@ -66,7 +66,7 @@ KINDS: dict[str, DriftKind] = {
     ),
     "node-check-trial": DriftKind(
         "warning", "report", _TOLD,
-        "a check fails on the node that tries its pool's changed checks: the others keep theirs",
+        "the node that tries its pool's changed checks fails one or is silent: others keep theirs",
     ),
     "node-check-degraded": DriftKind(
         "warning", "report", _TOLD, "a health check of a node found something that is not well"
