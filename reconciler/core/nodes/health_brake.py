@@ -3,11 +3,15 @@
 A check that fails on many nodes at once tells of itself, or of what all of them use, more than of
 the nodes. So beyond the share further nodes stay in service, and a person is told. A brake that
 holds is let go by a node that leaves room, by a check that passes, or by a larger share in git.
+Once it has held, the nodes that are out count until they are back: neither time nor a moment in
+which all others are well lets another share go.
 """
 
 import dataclasses
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
+
+import msgspec
 
 from reconciler.core.cycle import cycle_alarm, cycle_events, cycle_nodes
 from reconciler.core.nodes import fitness, flapping
@@ -19,9 +23,9 @@ from reconciler.model.values import quantities
 
 @dataclasses.dataclass(slots=True)
 class _Count:
-    """Nodes of a pool that one check has taken out, with the time, and those that stay."""
+    """Nodes of a pool that one check has taken out, and those that stay."""
 
-    out: dict[str, float] = dataclasses.field(default_factory=dict)
+    out: dict[str, health_checks.CheckBrake] = dataclasses.field(default_factory=dict)
     held: set[str] = dataclasses.field(default_factory=set)
 
 
@@ -56,6 +60,8 @@ class HealthBrakes:
     def count(self, names: Iterable[str], pool_of: Mapping[str, str]) -> None:
         """Note which nodes are out by a check, or stay although one fails.
 
+        Those that are out while others stay count from now on however long they are out.
+
         Args:
             names: all that may be.
             pool_of: pools by node, as git has them.
@@ -66,6 +72,13 @@ class HealthBrakes:
                 continue
             if node is not None and node.brake is not None:
                 self._note(name, pool_of[name], node.brake)
+        for (pool, _), count in self._counts.items():
+            for name, brake in count.out.items() if count.held else ():
+                node = self._nodes.get(name)
+                if node is not None and not brake.counts:
+                    counts = msgspec.structs.replace(brake, counts=True)
+                    self._nodes.renew(node, brake=counts)
+                    self._note(name, pool, counts)
 
     def look(
         self, node: records.NodeRecord, pool: desired.Pool | None, *, drained: bool
@@ -105,7 +118,7 @@ class HealthBrakes:
             if was is not None and out and was.check == check:
                 return was
         for check in checks:
-            if self._lets(node, pool, check):
+            if self._lets(pool, check):
                 return health_checks.CheckBrake(check, self._now)
         first = checks[0]
         if was is not None and was.held and was.check == first:
@@ -114,17 +127,12 @@ class HealthBrakes:
             self._events.add("HealthBrake", self._engaged(pool, first), node=node.name)
         return health_checks.CheckBrake(first, self._now, held=True)
 
-    def _lets(self, node: records.NodeRecord, pool: desired.Pool, check: str) -> bool:
-        """Return True if one more node may leave by a check.
-
-        While the brake holds a node, all count that are out by the check, however long: time alone
-        does not let the rest go.
-        """
+    def _lets(self, pool: desired.Pool, check: str) -> bool:
+        """Return True if one more node may leave by a check."""
         count, rule = self._count(pool.name, check), pool.brake
-        held = node.brake is not None and node.brake.held and node.brake.check == check
         since = self._now - rule.window_s
-        recent = sum(held or bool(count.held) or at > since for at in count.out.values())
-        return recent < rule.nodes_max(self._size(pool))
+        counted = sum(one.counts or one.since > since for one in count.out.values())
+        return counted < rule.nodes_max(self._size(pool))
 
     def _engaged(self, pool: desired.Pool, check: str) -> str:
         count, size = self._count(pool.name, check), self._size(pool)
@@ -151,7 +159,7 @@ class HealthBrakes:
         if brake.held:
             count.held.add(name)
         else:
-            count.out[name] = brake.since
+            count.out[name] = brake
 
     def _forget(self, name: str, pool: str, brake: health_checks.CheckBrake | None) -> None:
         if brake is not None:

@@ -132,11 +132,13 @@ class CheckBrake(msgspec.Struct, frozen=True, omit_defaults=True):
     """The failing check by which a node is out of service since ``since``.
 
     ``held``: it is not out, because the check has taken out as much of the pool as it may.
+    ``counts``: since it is out, others were held; it counts until it is back, however long.
     """
 
     check: str
     since: float
     held: bool = False
+    counts: bool = False
 
 
 def untried(before: CheckPlan | None, after: CheckPlan | None) -> tuple[str, ...]:

@@ -103,6 +103,25 @@ def test_what_fails_bit_by_bit_leaves_and_what_fails_at_once_does_not_leave_in_t
     assert site.held() == names(8, 9), "time alone lets none of them go"
 
 
+def test_a_moment_in_which_all_others_are_well_lets_no_second_share_go() -> None:
+    site = Site()
+    site.fail(*names(*range(10)))
+    for _ in range(3):
+        site.now += 2 * HOUR
+        site.restart()
+        site.heal(*names(*range(3, 10)))
+        assert site.held() == []
+        site.now += 2 * HOUR
+        site.fail(*names(*range(3, 10)))
+        assert (site.out(), len(site.held())) == (names(0, 1, 2), 7)
+    # what has come back and fails again counts as any other
+    site.heal(*names(0, 1, 2, 3, 4, 5, 6, 7, 8, 9))
+    for number in range(5):
+        site.fail(f"n{number}")
+        site.now += HOUR
+    assert (site.out(), site.held()) == (names(0, 1, 2, 3, 4), [])
+
+
 def test_a_held_node_leaves_when_there_is_room_or_a_larger_share() -> None:
     site = Site()
     site.fail(*names(0, 1, 2, 3, 4))
