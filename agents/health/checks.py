@@ -365,8 +365,8 @@ class Checker:
         self._unkillable: dict[tuple[int, int], float] = {}
         self._mounts = MountChecker()
         self._site = site_checks.SiteChecks()
-        #: The last results of executables that run before or after jobs.
-        self._gated: dict[CheckCommand, CheckResult] = {}
+        #: The last results of executables by name, with what was run.
+        self._made: dict[str, tuple[CheckCommand, CheckResult]] = {}
         self.turn = threading.Lock()
 
     def look(
@@ -376,27 +376,43 @@ class Checker:
         *,
         idle: bool = True,
     ) -> tuple[CheckResult, ...]:
-        """Return the results of all checks that are due, with readings not already in ``seen``."""
+        """Return the results of all checks that are due, with readings not already in ``seen``.
+
+        A command that was changed keeps a result that is not healthy until it is made again: an
+        edit makes no node well.
+        """
         found = list(judge(self._read(plan, seen), plan))
         gated = {*plan.before, *plan.after}
-        known = {command for command in plan.commands if command.name in gated}
-        self._gated = {check: one for check, one in self._gated.items() if check in known}
+        self._forget(plan)
         for check in plan.commands:
-            if check.name not in gated:
-                found.append(self._site.run(check))
-                continue
-            before = self._gated.get(check)
-            is_due = plan.trial if before is None else before.verdict != "healthy"
-            if is_due and idle:
-                before = self._gated[check] = self._site.run(check)
-            found.append(before or CheckResult(check.name))
+            _, last = self._made.get(check.name, (check, None))
+            is_due = plan.trial if last is None else last.verdict != "healthy"
+            if check.name not in gated or (is_due and idle):
+                last = self._make(check)
+            found.append(last or CheckResult(check.name))
         return tuple(found)
 
     def has_tried(self, plan: CheckPlan) -> bool:
         """Return True if nothing of a plan on trial is left to do after a look."""
         names = {*plan.before, *plan.after}
-        gated = {check for check in plan.commands if check.name in names}
-        return not plan.trial or gated <= self._gated.keys()
+        made = {check for check, _ in self._made.values()}
+        return not plan.trial or all(
+            check in made for check in plan.commands if check.name in names
+        )
+
+    def _make(self, check: CheckCommand) -> CheckResult:
+        result = self._site.run(check)
+        self._made[check.name] = check, result
+        return result
+
+    def _forget(self, plan: CheckPlan) -> None:
+        """Forget results of commands that are gone, and healthy ones of those that changed."""
+        there = {check.name: check for check in plan.commands}
+        self._made = {
+            name: (check, result)
+            for name, (check, result) in self._made.items()
+            if name in there and (there[name] == check or result.verdict != "healthy")
+        }
 
     def gate(
         self, plan: CheckPlan, names: tuple[str, ...], seen: Readings
@@ -409,8 +425,7 @@ class Checker:
             if name in built_in:
                 found.append(built_in[name])
             elif name in commands:
-                self._gated[commands[name]] = self._site.run(commands[name])
-                found.append(self._gated[commands[name]])
+                found.append(self._make(commands[name]))
         return tuple(found)
 
     def _read(self, plan: CheckPlan, seen: Readings) -> Readings:

@@ -253,6 +253,45 @@ def test_a_trial_makes_commands_around_jobs_once_as_soon_as_nothing_runs(tmp_pat
     assert made.read_text().split() == ["old", "new"]
 
 
+@pytest.mark.parametrize(
+    ("before", "timeout_s", "gated"),
+    [
+        (("c",), 30.0, ("c",)),  # only its timeout was changed
+        ((), 60.0, ("c",)),  # it was made on the interval until now
+    ],
+)
+def test_an_edit_of_a_command_that_fails_makes_no_node_well_before_it_is_made(
+    tmp_path: Path, before: tuple[str, ...], timeout_s: float, gated: tuple[str, ...]
+) -> None:
+    made, ill = tmp_path / "made", tmp_path / "ill"
+    script = f"echo x >> {made}; ! [ -e {ill} ]"
+
+    def plan(timeout_s: float, names: tuple[str, ...], *, trial: bool = False) -> CheckPlan:
+        commands = (CheckCommand("c", ("sh", "-c", script), timeout_s),)
+        return CheckPlan(commands=commands, before=names, off=("mounts",), trial=trial)
+
+    def verdict(plan: CheckPlan, *, idle: bool = True) -> str:
+        found = {one.name: one.verdict for one in checker.look(plan, R(), idle=idle)}
+        return found["c"]
+
+    ill.touch()
+    checker = checks.Checker(tmp_path, "boot")
+    first = plan(60.0, before)
+    checker.gate(first, ("c",), R())
+    assert verdict(first, idle=False) == "degraded"
+    count = len(made.read_text().split())
+    edited = plan(timeout_s, gated)
+    assert verdict(edited, idle=False) == "degraded"
+    assert len(made.read_text().split()) == count, "not while a task runs"
+    on_trial = plan(timeout_s, gated, trial=True)
+    assert checker.has_tried(on_trial) is (edited.commands == first.commands)
+    assert verdict(edited) == "degraded"
+    assert len(made.read_text().split()) == count + 1
+    ill.unlink()
+    assert verdict(edited) == "healthy"
+    assert checker.has_tried(on_trial)
+
+
 def test_mounts_are_looked_at() -> None:
     mounts = checks.MountChecker()
     assert mounts.problem("/proc") == ""
