@@ -1,10 +1,11 @@
 """The fit of a node, as it reports, with what its pool declares.
 
 Health asks of the pool in force, and safety of the pool that a change proposes, so that a plan says
-of a node what will become of it. Nothing here depends on time or on other nodes.
+of a node what will become of it. Nothing here depends on time or on other nodes, but for what the
+brake has noted of them in the record.
 """
 
-from reconciler.core.nodes import mismatches
+from reconciler.core.nodes import flapping, mismatches
 from reconciler.model import desired
 from reconciler.model.observed import health_checks
 from reconciler.model.state import records
@@ -27,10 +28,14 @@ def failure(result: health_checks.CheckResult) -> str:
     return f"check {result.name} failed: {result.message}"
 
 
-def unfit(inventory: records.Inventory, pool: desired.Pool) -> str:
-    """Return why a node that reports this takes no work in the pool; empty if it may."""
-    missing = lacks(inventory, pool)
+def unfit(node: records.NodeRecord, pool: desired.Pool) -> str:
+    """Return why a node takes no work in a pool; empty if it may, or if a brake holds it."""
+    missing = lacks(node.inventory, pool)
     if missing:
         return missing
-    failed = failed_checks(inventory, pool)
-    return failure(failed[0]) if failed else ""
+    if node.brake is not None and node.brake.held:
+        return ""
+    failed = failed_checks(node.inventory, pool)
+    if failed:
+        return failure(failed[0])
+    return flapping.message(node, pool) if flapping.keeps_out(node, pool) else ""

@@ -13,6 +13,7 @@ from collections.abc import Set as AbstractSet
 
 import msgspec
 
+from reconciler.core import cycle_cache
 from reconciler.core.cycle import cycle_alarm, cycle_events, cycle_nodes
 from reconciler.core.nodes import fitness, flapping
 from reconciler.model import desired
@@ -166,6 +167,27 @@ class HealthBrakes:
             count = self._count(pool, brake.check)
             count.held.discard(name)
             count.out.pop(name, None)
+
+
+def foresee(
+    known: Mapping[str, records.NodeRecord],
+    pools: Iterable[desired.Pool],
+    now: float,
+    *,
+    absent: AbstractSet[str],
+) -> cycle_nodes.CycleNodes:
+    """Return nodes with what the brakes of pools will decide of them once these are in force."""
+    events = cycle_events.CycleEvents(now)
+    nodes = cycle_nodes.CycleNodes(known, cycle_cache.Names(()), events)
+    brakes = HealthBrakes(nodes, events, cycle_alarm.CycleAlarm(), now, absent=absent)
+    pool_of = {name: pool for pool in pools for name in pool.nodes}
+    brakes.count(pool_of, {name: pool.name for name, pool in pool_of.items()})
+    for name in sorted(pool_of):
+        node, pool = nodes.get(name), pool_of[name]
+        if node is not None:
+            by_override = node.drain is not None and node.drain.until is not None
+            brakes.look(node, pool, drained=by_override or name in pool.drains)
+    return nodes
 
 
 def message(node: records.NodeRecord) -> str:

@@ -30,6 +30,8 @@ class PoolImpact(msgspec.Struct, frozen=True):
     that only changes its pool neither leaves nor enters. Its own pool counts it in ``gpus_moving``,
     a part of those leaving. ``nodes_losing``: how many nodes lose GPUs, all or some of them.
     ``gpus_at_risk`` and ``nodes_at_risk`` may leave besides, by checks of which no result is known.
+    All pools together leave out what is at risk by trials: of each pool one node may always leave,
+    and a check for many small pools would else be too much for the cluster.
     """
 
     pool: str
@@ -207,7 +209,8 @@ def _pools(service: service_exits.InService) -> tuple[PoolImpact, tuple[PoolImpa
                 min(old[name][node], every[1].get(node, 0)) for node in found.nodes_leaving
             )
             touched.append(msgspec.structs.replace(found, gpus_moving=moving))
-    return _with_risk(_capacity("", *every), *service.risks), tuple(touched)
+    beyond = [one for one in service.risks if not one.trial]
+    return _with_risk(_capacity("", *every), *beyond), tuple(touched)
 
 
 def _with_risk(of: PoolImpact, *risks: service_exits.CheckRisk | None) -> PoolImpact:

@@ -3,7 +3,8 @@
 Two structures and the records come in. A node leaves if what it reports fits its pool before the
 change and not after it, or if the change keeps work away from it: by a taint, or by a reservation.
 Nodes that report nothing are taken as fit, and those that are unfit on both sides as in service:
-what is broken for a moment must not make a change look smaller than it is.
+what is broken for a moment must not make a change look smaller than it is. What a brake holds in
+service is fit, and leaves if the brake of the changed pool lets it go.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -35,6 +36,7 @@ class ServiceExit(msgspec.Struct, frozen=True):
         why: the reason, in words.
         taints: new taints; jobs that tolerate them are not concerned.
         reservation: name of the reservation; jobs that may use it are not concerned.
+        former: its pool before the change, which loses it.
     """
 
     node: str
@@ -44,6 +46,7 @@ class ServiceExit(msgspec.Struct, frozen=True):
     why: str
     taints: tuple[desired.Taint, ...] = ()
     reservation: str = ""
+    former: str = ""
 
     def concerns(self, spec: desired.Job, after: desired.Structure) -> bool:
         """Return True if a job could not start there after the change."""
@@ -82,12 +85,14 @@ class CheckRisk(msgspec.Struct, frozen=True):
 
     Nobody knows what such checks find. ``nodes`` and ``gpus`` are the most that leave before it is
     known: the node that tries them first or, with older agents, what the pool's brake lets go.
+    ``trial``: it is the node that tries them first, and others are beside it.
     """
 
     pool: str
     checks: tuple[str, ...]
     nodes: int
     gpus: int
+    trial: bool = False
 
 
 class InService(msgspec.Struct, frozen=True):
@@ -140,29 +145,32 @@ def compare(
     if not concerns_nodes(before, after):
         return InService(old, new)
     pool_of = {node: pool for pool, nodes in old.items() for node in nodes}
+    will_be = _foresee(before, after, new, observed, now)
     exits: dict[str, ServiceExit] = {}
     out_before, out_after = set(), set()
     for name, nodes in new.items():
         pool = after.pools[name]
         alike = {old for old, was in before.pools.items() if _asks_alike(was, pool)}
         for node, gpus in nodes.items():
-            if pool_of.get(node) in alike:
+            former = pool_of.get(node, "")
+            if former in alike:
                 continue
-            was = before.pools.get(pool_of.get(node, ""))
-            why, why_before = _unfit(observed, node, pool), _unfit(observed, node, was)
+            was = before.pools.get(former)
+            why, why_before = _unfit(will_be.get(node), pool), _unfit(observed.nodes.get(node), was)
             if why and was is None:
                 out_after.add(node)
             elif why and not why_before:
-                exits[node] = ServiceExit(node, name, gpus, "unfit", why)
+                exits[node] = ServiceExit(node, name, gpus, "unfit", why, former=former)
             elif why_before and not why:
                 out_before.add(node)
             taints = _new_taints(was, pool)
             if taints and node not in exits:
                 text = ", ".join(taint.text() for taint in taints)
                 why = f"new taint {text}: only for jobs that tolerate it"
-                exits[node] = ServiceExit(node, name, gpus, "taint", why, taints)
+                exits[node] = ServiceExit(node, name, gpus, "taint", why, taints, former=former)
     for one in _reserved(before, after, (old, new), now):
-        exits.setdefault(one.node, one)
+        former = pool_of[one.node]
+        exits.setdefault(one.node, msgspec.structs.replace(one, former=former))
     left = _without(new, out_after | exits.keys())
     risks = tuple(_risks(before, after, pool_of, left, observed))
     return InService(_without(old, out_before), left, exits, risks)
@@ -192,8 +200,10 @@ def _risks(
         if not checks or pool.checks is None:
             continue
         staying = {node: gpus for node, gpus in left[name].items() if pool_of.get(node) == name}
+        is_trial = False
         if not any(_says_nothing(observed, node) for node in staying):
             most = 1
+            is_trial = len(staying) > 1
         elif any(check in pool.checks.before for check in checks):
             most = len(staying)
         else:
@@ -201,7 +211,7 @@ def _risks(
         nodes = min(len(staying), most)
         if nodes:
             gpus = sum(sorted(staying.values(), reverse=True)[:nodes])
-            yield CheckRisk(name, checks, nodes, gpus)
+            yield CheckRisk(name, checks, nodes, gpus, is_trial)
 
 
 def _says_nothing(observed: records.Observed, node: str) -> bool:
@@ -210,16 +220,43 @@ def _says_nothing(observed: records.Observed, node: str) -> bool:
     return record is not None and bool(record.last_report_at) and record.inventory.checked is None
 
 
-def _unfit(observed: records.Observed, node: str, pool: desired.Pool | None) -> str:
+def _foresee(
+    before: desired.Structure,
+    after: desired.Structure,
+    declared: NodesByPool,
+    observed: records.Observed,
+    now: float,
+) -> Mapping[str, records.NodeRecord]:
+    """Return the records of nodes, with what the brakes of changed pools will decide of them."""
+    if not any(record.brake or record.inventory.checks for record in observed.nodes.values()):
+        return observed.nodes
+    from reconciler.core.nodes import health_brake  # noqa: PLC0415 - with numpy, if it is needed
+
+    changed = [
+        pool
+        for name, pool in after.pools.items()
+        if name not in before.pools or before.pools[name] != pool
+    ]
+    there = {node for nodes in declared.values() for node in nodes}
+    absent = {
+        node
+        for pool in changed
+        for node in pool.nodes
+        if node not in there and node not in pool.drains
+    }
+    found = health_brake.foresee(observed.nodes, changed, now, absent=absent)
+    return {**observed.nodes, **found.renewed}
+
+
+def _unfit(record: records.NodeRecord | None, pool: desired.Pool | None) -> str:
     """Return why the last report of a node does not fit a pool; empty if it fits, or is unknown."""
-    record = observed.nodes.get(node)
     if pool is None or record is None or not record.last_report_at:
         return ""
     if record.inventory.virtual and pool.provisioner == "virtual":
         return ""  # it is started anew as its pool declares it
     from reconciler.core.nodes import fitness  # noqa: PLC0415 - with numpy, for changed pools alone
 
-    return fitness.unfit(record.inventory, pool)
+    return fitness.unfit(record, pool)
 
 
 def _new_taints(old: desired.Pool | None, new: desired.Pool) -> tuple[desired.Taint, ...]:

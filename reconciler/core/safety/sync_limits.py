@@ -142,7 +142,11 @@ def _limits(
         text = f"{message} without approval (limits.{field} in {_WHERE})"
         return review_findings.Finding(part, "over-limit", text)
 
-    pools = [pool for pool in change.pools if pool.gpus_before < change.total.gpus_before]
+    pools = [
+        pool
+        for pool in change.pools
+        if pool.gpus_before < change.total.gpus_before or pool.gpus_lost > change.total.gpus_lost
+    ]
     for one in (change.total, *pools):
         if safety.gpu_share is None or one.gpus_before < max(1, safety.gpu_floor):
             continue
@@ -195,7 +199,7 @@ def _limits(
 
 def _causes(change: impact.Impact, pool: str = "") -> str:
     """Return why nodes that their pool keeps leave service, in parentheses; empty if none does."""
-    groups = service_exits.group(one for one in change.exits if pool in {"", one.pool})
+    groups = service_exits.group(one for one in change.exits if pool in {"", one.former})
     told = [f"{hostlists.fold(one.nodes)}: {one.why}" for one in groups]
     told += [
         f"{_most(one.gpus)} of pool {one.pool}, by {_plural(one.checks)} without a result "
@@ -308,7 +312,8 @@ def _pruned(
 
 def _is_disruptive(change: impact.Impact) -> bool:
     """Return True if the change's structure takes something away that is in use."""
-    return bool(change.total.gpus_lost or change.queues_removed or change.jobs_ended("structure"))
+    loses = change.total.gpus_lost or change.risks
+    return bool(loses or change.queues_removed or change.jobs_ended("structure"))
 
 
 def _outside(until: float) -> review_findings.Finding:

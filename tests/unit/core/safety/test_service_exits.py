@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from reconciler.core.safety import impact, sync_limits
@@ -151,45 +151,48 @@ def amounts(gpus: int) -> desired.QuotaAmounts:
     return desired.QuotaAmounts(gpu_milli=gpus * 1000)
 
 
+ALL_4 = list(A4.nodes)
 NIGHTLY = ((0,), (2,), None, None, None)
 
 
 @pytest.mark.parametrize(
     ("before", "after", "nodes"),
     [
-        ((), (reservation(maintenance=True),), 4),
-        ((), (reservation(users=("ada",)),), 4),
-        ((), (reservation(nodes=("a1", "gone")),), 1),
-        ((), (reservation(amounts=amounts(16)),), 2),
-        ((), (reservation(amounts=amounts(12)),), 2),
-        ((reservation(amounts=amounts(8)),), (reservation(amounts=amounts(16)),), 1),
-        ((), (reservation(starts_at=NOW - 20, ends_at=NOW - 10),), 0),
+        ((), (reservation(maintenance=True),), ALL_4),
+        ((), (reservation(users=("ada",)),), ALL_4),
+        ((), (reservation(nodes=("a1", "gone")),), ["a1"]),
+        ((), (reservation(amounts=amounts(16)),), ["a0", "a1"]),
+        ((), (reservation(amounts=amounts(12)),), ["a0", "a1"]),
+        ((reservation(amounts=amounts(8)),), (reservation(amounts=amounts(16)),), ["a1"]),
+        ((), (reservation(starts_at=NOW - 20, ends_at=NOW - 10),), []),
         # long ahead is no less: nobody is asked again when it begins
-        ((), (reservation(starts_at=NOW + 3e7, ends_at=NOW + 6e7),), 4),
-        ((), (reservation(schedule=NIGHTLY, duration_s=60),), 4),
-        ((reservation(),), (), 0),
-        ((reservation(),), (reservation(),), 0),
-        ((reservation(),), (reservation(ends_at=NOW + 7000),), 0),
-        ((reservation(),), (reservation(ends_at=NOW + 7300),), 4),
-        ((reservation(),), (reservation(nodes=("a0", "a1")),), 0),
-        ((reservation(nodes=("a0", "a1")),), (reservation(),), 2),
-        ((reservation(users=("ada",)),), (reservation(users=("ada", "bob")),), 0),
-        ((reservation(users=("ada", "bob")),), (reservation(users=("ada",)),), 4),
-        ((reservation(),), (reservation(maintenance=True),), 4),
-        ((reservation(maintenance=True),), (reservation(),), 0),
+        ((), (reservation(starts_at=NOW + 3e7, ends_at=NOW + 6e7),), ALL_4),
+        ((), (reservation(schedule=NIGHTLY, duration_s=60),), ALL_4),
+        ((reservation(),), (), []),
+        ((reservation(),), (reservation(),), []),
+        ((reservation(),), (reservation(ends_at=NOW + 7000),), []),
+        ((reservation(),), (reservation(ends_at=NOW + 7300),), ALL_4),
+        ((reservation(),), (reservation(nodes=("a0", "a1")),), []),
+        ((reservation(nodes=("a0", "a1")),), (reservation(),), ["a2", "a3"]),
+        ((reservation(users=("ada",)),), (reservation(users=("ada", "bob")),), []),
+        ((reservation(users=("ada", "bob")),), (reservation(users=("ada",)),), ALL_4),
+        ((reservation(),), (reservation(maintenance=True),), ALL_4),
+        ((reservation(maintenance=True),), (reservation(),), []),
         (
             (reservation(schedule=NIGHTLY, duration_s=60),),
             (reservation(schedule=NIGHTLY, duration_s=90),),
-            4,
+            ALL_4,
         ),
     ],
 )
 def test_reservations_take_out_what_they_keep_and_did_not_keep(
-    before: tuple[desired.Reservation, ...], after: tuple[desired.Reservation, ...], nodes: int
+    before: tuple[desired.Reservation, ...],
+    after: tuple[desired.Reservation, ...],
+    nodes: list[str],
 ) -> None:
     found = measured(reserved(*before), reserved(*after))
-    assert found.total.gpus_lost == 8 * nodes
-    assert [one.node for one in found.exits] == sorted(A4.nodes)[:nodes] or nodes in {1, 2}
+    assert found.total.gpus_lost == 8 * len(nodes)
+    assert [one.node for one in found.exits] == nodes
 
 
 # --- limits and running work ------------------------------------------------------------------
@@ -232,6 +235,17 @@ def test_jobs_on_nodes_that_leave_are_named_unless_they_may_go_on_there(
     assert [one.how for one in found.jobs] == how
     assert not any(one.ends for one in found.jobs)
     assert len(found.exits) == 2
+
+
+def test_the_pool_that_loses_nodes_is_told_why_they_do_not_fit_where_they_go() -> None:
+    nodes = ("a0", "a1", "a2", "a3")
+    gate = sync_limits.SafetyGate(lambda: FOUR, lambda: NOW)
+    before = state(A4, pool("b", 4, gpu_model="H100"))
+    moved = pool("b", 4, gpu_model="H100")
+    moved = msgspec.structs.replace(moved, nodes=(*moved.nodes, *nodes[1:]))
+    found = gate.judge(before, state(pool("a", 1), moved), frozenset())
+    (of_a,) = [one.message for one in found.findings if "of pool a" in one.message]
+    assert "24 of 32 GPUs of pool a (75%) leave service (a[1-3]: GPU 0 is a NVIDIA H200" in of_a
 
 
 # --- checks of which no result is known -------------------------------------------------------
@@ -286,6 +300,39 @@ def test_one_node_tries_changed_checks_where_agents_say_what_they_have_checked()
     assert gate.judge(state(before), state(after), frozenset()).findings == ()
 
 
+@pytest.mark.parametrize(("nodes", "held"), [(2, False), (1, True)])
+def test_one_trial_in_each_of_many_small_pools_is_not_much_of_the_cluster(
+    nodes: int, held: bool
+) -> None:
+    pools = [pool(name, nodes) for name in "abcd"]
+    changed = [msgspec.structs.replace(one, checks=WITH) for one in pools]
+    known = seen(*(node for one in pools for node in one.nodes), checked="")
+    gate = sync_limits.SafetyGate(lambda: known, lambda: NOW)
+    judged = gate.judge(state(*pools), state(*changed), frozenset())
+    assert bool(judged.findings) is held
+    assert len(measured(state(*pools), state(*changed), known).risks) == 4
+
+
+def test_a_trial_counts_in_its_pool_beside_what_else_leaves() -> None:
+    known = seen("a0", "a1", "a2", "a3", checked="")
+    fewer = pool("a", 3, checks=WITH)
+    gate = sync_limits.SafetyGate(lambda: known, lambda: NOW)
+    (one,) = gate.judge(state(A4), state(fewer), frozenset()).findings
+    assert "16 of 32 GPUs of pool a (50%) leave service" in one.message
+
+
+def test_a_trial_waits_for_a_sync_window() -> None:
+    known = seen("a0", "a1", "a2", "a3", checked="")
+    window = desired.SyncWindow(
+        allow=False, schedule=((0,), None, None, None, None), duration_s=86_400
+    )
+    safety = desired.SafetyLimits(windows=(window,))
+    gate = sync_limits.SafetyGate(lambda: known, lambda: NOW)
+    changed = pool("a", 4, checks=WITH)
+    (one,) = gate.judge(state(A4, safety=safety), state(changed), frozenset()).findings
+    assert one.rule == "outside-window"
+
+
 @pytest.mark.parametrize(
     ("changes", "gpus", "held"),
     [
@@ -313,6 +360,7 @@ def test_a_changed_check_may_take_out_what_the_brake_lets_go(
 
 # --- the same rule as in the cycle ------------------------------------------------------------
 
+GATED = plan(commands=(command("a"),), before=("nccl",))
 DEMANDS = st.fixed_dictionaries(
     {},
     optional={
@@ -322,22 +370,53 @@ DEMANDS = st.fixed_dictionaries(
             st.sampled_from([32 * GI, 64 * GI, 128 * GI]),
             st.sampled_from([4000, 8000]),
         ),
-        "checks": st.sampled_from([None, health_checks.CheckPlan()]),
+        "checks": st.sampled_from([None, health_checks.CheckPlan(), GATED]),
+        "brake": st.builds(desired.HealthBrake, st.sampled_from([0.3, 0.7, 1.0])),
         "grace_s": st.integers(1, 9),
     },
 )
 
 
+@pytest.mark.parametrize(
+    ("change", "out"),
+    [
+        ({"brake": desired.HealthBrake(share=1.0)}, 7),
+        ({"brake": desired.HealthBrake(share=0.5)}, 2),
+        ({"checks": GATED}, 7),
+        ({"grace_s": 9}, 0),
+        ({"brake": desired.HealthBrake(share=0.1)}, 0),
+    ],
+)
+def test_what_a_brake_holds_leaves_by_a_change_that_lets_it_go(
+    change: dict[str, Any], out: int
+) -> None:
+    place = world.World(nodes=10, cpu=8, gpu=8)
+    place.change_structure(
+        pools={"pool": msgspec.structs.replace(place.pool, checks=plan(commands=(command("a"),)))}
+    )
+    for node in place.nodes.values():
+        node.checks = (FAILED,)
+    place.settle()
+    changed = msgspec.structs.replace(place.structure.pools["pool"], **change)
+    before, after = structured(place, pools={"pool": changed})
+    found = told(place, before, after)
+    assert [one.node for one in found.exits] == [f"n{number}" for number in range(3, 3 + out)]
+    gate = sync_limits.SafetyGate(lambda: place.memory.observed((), {}), lambda: place.now)
+    assert bool(gate.judge(before, after, frozenset()).findings) is (out > 3)
+
+
 @settings(max_examples=40, deadline=None)
-@given(DEMANDS, DEMANDS, st.sets(st.sampled_from(["n0", "n1", "n2"])))
+@example({}, {"checks": plan()}, {"n0", "n1"})
+@example({"checks": plan()}, {"checks": plan(), "brake": desired.HealthBrake(1.0)}, {"n0", "n1"})
+@example({"checks": plan(), "brake": desired.HealthBrake(0.7)}, {"checks": GATED}, {"n0", "n3"})
+@given(DEMANDS, DEMANDS, st.sets(st.sampled_from(["n0", "n1", "n2", "n3"])))
 def test_exactly_those_nodes_leave_that_the_next_cycle_takes_out(
     first: dict[str, Any], then: dict[str, Any], failing: set[str]
 ) -> None:
-    place = world.World(nodes=3, cpu=8, gpu=8)
+    place = world.World(nodes=4, cpu=8, gpu=8)
     for name in failing:
         place.nodes[name].checks = (FAILED,)
-    whole = msgspec.structs.replace(place.pool, brake=desired.HealthBrake(share=1.0))
-    place.change_structure(pools={"pool": msgspec.structs.replace(whole, **first)})
+    place.change_structure(pools={"pool": msgspec.structs.replace(place.pool, **first)})
     place.settle()
     ready = {n for n, one in place.memory.nodes.items() if one.state is states.NodeState.READY}
     changed = msgspec.structs.replace(place.structure.pools["pool"], **then)
