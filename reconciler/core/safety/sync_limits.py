@@ -142,12 +142,7 @@ def _limits(
         text = f"{message} without approval (limits.{field} in {_WHERE})"
         return review_findings.Finding(part, "over-limit", text)
 
-    pools = [
-        pool
-        for pool in change.pools
-        if pool.gpus_before < change.total.gpus_before or pool.gpus_lost > change.total.gpus_lost
-    ]
-    for one in (change.total, *pools):
+    for one in (change.total, *_pools_beside_total(change)):
         if safety.gpu_share is None or one.gpus_before < max(1, safety.gpu_floor):
             continue
         if one.is_one_of_several:
@@ -195,6 +190,14 @@ def _limits(
             f"{safety.gpu_hours:g} may be",
             "gpuHours",
         )
+
+
+def _pools_beside_total(change: impact.Impact) -> Iterator[impact.PoolImpact]:
+    """Yield pools of which the figures of all pools together do not say as much already."""
+    total = change.total
+    for pool in change.pools:
+        if pool.gpus_before < total.gpus_before or pool.gpus_lost > total.gpus_lost:
+            yield pool
 
 
 def _causes(change: impact.Impact, pool: str = "") -> str:

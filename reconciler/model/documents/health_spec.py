@@ -141,8 +141,8 @@ class BrakeSpec(DocumentPart, frozen=True):
     window: Annotated[
         Duration,
         doc(
-            "Time in which they count. As long as a node is held in service, all that are out"
-            " by the check count.",
+            "Time in which they count. Once a node was held in service, all that were out by the"
+            " check count until they are back.",
             example="1h",
             unit="duration",
         ),
