@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from agents.host import process_memory
-from reconciler.model.values.text_lines import split_lines
 
 #: How long a starting supervisor looks for processes of its predecessor.
 RECOVERY_S = 30.0
@@ -133,7 +132,7 @@ def is_in_group(pid: int, part: str) -> bool:
 
     Reading this takes no lock that the process could hold.
     """
-    lines = split_lines(read_file(f"/proc/{pid}/cgroup", 2**16))
+    lines = read_file(f"/proc/{pid}/cgroup", 2**16).split(b"\n")[:-1]
     return any(os.fsencode(part) in line + b"/" for line in lines)
 
 

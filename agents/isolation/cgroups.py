@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from agents.host import processes
-from reconciler.model.values.text_lines import split_lines
 
 UNIFIED = "unified"
 #: Used controllers of version 1, each in a hierarchy that others may share.
@@ -58,12 +57,12 @@ def token_of(root: str) -> str:
 def discover(top: str = "") -> dict[str, str]:
     """Return the folder of this process's group in each hierarchy, by controller or ``unified``."""
     own: dict[str, str] = {}
-    for line in split_lines(read(f"{top}/proc/self/cgroup")):
+    for line in read(f"{top}/proc/self/cgroup").split("\n")[:-1]:
         _, listed, path = line.split(":", 2)
         for name in listed.split(",") if listed else [UNIFIED]:
             own[name] = path
     found: dict[str, str] = {}
-    for line in split_lines(read(f"{top}/proc/self/mountinfo")):
+    for line in read(f"{top}/proc/self/mountinfo").split("\n")[:-1]:
         before, _, after = line.partition(" - ")
         fields, kind = before.split(), after.split()
         if len(fields) < 5 or len(kind) < 3 or kind[0] not in {"cgroup", "cgroup2"}:
@@ -84,7 +83,7 @@ def _below(mount: str, mounted: str, own: str) -> str:
 
 def mounts(top: str = "") -> list[str]:
     """Return all mount points of hierarchies."""
-    lines = [line.partition(" - ") for line in split_lines(read(f"{top}/proc/self/mountinfo"))]
+    lines = [line.partition(" - ") for line in read(f"{top}/proc/self/mountinfo").split("\n")[:-1]]
     return [
         f"{top}{before.split()[4]}"
         for before, _, after in lines
@@ -98,7 +97,7 @@ def by_hierarchy(folders: Iterable[str], top: str = "") -> dict[str, str]:
     A group whose hierarchy is not used, or not mounted here, is left out.
     """
     kinds = {}
-    for line in split_lines(read(f"{top}/proc/self/mountinfo")):
+    for line in read(f"{top}/proc/self/mountinfo").split("\n")[:-1]:
         before, _, after = line.partition(" - ")
         kind = after.split()
         if len(kind) > 2 and kind[0] in {"cgroup", "cgroup2"}:
@@ -259,7 +258,7 @@ class Tree:
         text = read(f"/proc/{pid}/cgroup")
         if not self.group_part or not text:
             return None
-        names = (f"{line}/".partition(self.group_part)[2] for line in split_lines(text))
+        names = (f"{line}/".partition(self.group_part)[2] for line in text.split("\n"))
         return next((name.partition("/")[0] for name in names if name), "")
 
     def drop_elsewhere(self, name: str) -> None:
@@ -397,7 +396,7 @@ def number(text: str) -> int:
 
 def value(text: str, key: str) -> int:
     """Return the number of a key in a flat file."""
-    for line in split_lines(text):
+    for line in text.split("\n"):
         name, _, value = line.partition(" ")
         if name == key:
             return number(value)

@@ -16,8 +16,6 @@ import struct
 import time
 from collections.abc import Iterable
 
-from reconciler.model.values.text_lines import split_lines
-
 MOUNTS = "/proc/self/mountinfo"
 #: File systems without a server or disk, besides the system's own.
 OF_MEMORY = frozenset({"tmpfs", "ramfs"})
@@ -42,7 +40,7 @@ def far_mounts(table: str, own: Iterable[str]) -> frozenset[str]:
         own: paths that this process needs anyway, whose file systems do not count.
     """
     devices: dict[str, tuple[str, bool]] = {}
-    for line in split_lines(table):
+    for line in table.split("\n"):
         told, _, kind = line.partition(" - ")
         words = told.split(" ")
         if len(words) > 4:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from agents.isolation import system_call_filter
-from reconciler.model.values.text_lines import split_lines
 
 #: The setting of a pool, and the word in an order, by which tasks are restricted.
 RESTRICTED = "restricted"
@@ -96,11 +95,11 @@ def tried() -> Privileges:
     os.close(read)
     os.waitpid(pid, 0)
     taken, problems = [], []
-    for line in split_lines(words.decode(errors="replace")):
+    for line in words.decode(errors="replace").split("\n"):
         name, _, problem = line.partition(": ")
         if problem:
             problems.append(f"{name} of tasks: {problem}")
-        else:
+        elif name:
             taken.append(name)
     return Privileges(tuple(taken), tuple(problems))
 

@@ -300,6 +300,12 @@ TABLE: dict[str, Case] = {
         ([0, 1], [1, 0]),
         (cluster(), pool(count=1), job(resources={"cpu": 4})),
     ),
+    "Cluster.spec.scheduling.graceMax": Case(
+        ("1m", "2h"),
+        test_fields_honoured.held_grace,
+        (60, 3600),
+        (cluster(), pool(count=1), job(terminationGrace="1h")),
+    ),
     "Cluster.spec.scheduling.staleGangGrace": Case(
         ("0s", "1h"),
         one_fails,

@@ -29,6 +29,9 @@ class _Outcome(msgspec.Struct, frozen=True):
     wrong: str = ""
 
 
+_DECODE = msgspec.msgpack.Decoder(_Outcome).decode
+
+
 def user_of(*folders: pathlib.Path) -> ChildUser | None:
     """Return the user who has to write in folders; None: this process may, as it is.
 
@@ -123,7 +126,7 @@ def run_as(user: ChildUser | None, work: Callable[[], bool]) -> bool:
                 f"the process that writes as {_name(user.uid)} could not be started or was ended. "
                 "To fix: try again"
             )
-        outcome = msgspec.msgpack.decode(result, type=_Outcome)
+        outcome = _DECODE(result)
     if outcome.wrong:
         raise BackupError(outcome.wrong)
     return outcome.answer

@@ -35,6 +35,7 @@ spec:
   health:
     interval: 1s
     off: [disk-space, inodes, clock, stuck-processes]
+    brake: {share: 1}  # both nodes lose one device
     remedies: [{check: gpu-xid, action: reset-gpu}]
 """
 JOB = """\
