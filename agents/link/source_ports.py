@@ -15,7 +15,7 @@ ROOTS_PORTS = range(665, 1024)
 #: Of them, those of well-known services, which may be about to start.
 SERVICES = frozenset({749, 853, 873, 989, 990, 992, 993, 994, 995})
 #: How many of them are tried for one address; other programs have few.
-TRIES = 24
+PORTS_TRIED_MAX = 24
 
 
 def dial(host: str, port: int, timeout_s: float) -> socket.socket:
@@ -48,7 +48,9 @@ def _connect(family: int, address: tuple[object, ...], timeout_s: float) -> sock
         if error.errno != errno.EADDRNOTAVAIL or os.geteuid() != 0:
             raise
         problem = error
-    for source in random.sample([one for one in ROOTS_PORTS if one not in SERVICES], TRIES):
+    for source in random.sample(
+        [one for one in ROOTS_PORTS if one not in SERVICES], PORTS_TRIED_MAX
+    ):
         try:
             return _connect_from(source, family, address, timeout_s)
         except OSError as error:

@@ -18,7 +18,7 @@ BUSY_TIMEOUT_S = 10
 #: Connections that the readers of one process share.
 READERS_MAX = 8
 #: The write-ahead log is started over when it is larger than this.
-LOG_MAX_BYTES = 64 * 2**20
+LOG_BYTES_MAX = 64 * 2**20
 #: How long that waits for readers, and how long until it is tried again.
 LOG_PATIENCE_S = 0.5
 LOG_RETRY_S = 5.0
@@ -67,7 +67,7 @@ def engine(path: pathlib.Path, *, read_only: bool) -> sa.Engine:
         else:
             cursor.execute("PRAGMA journal_mode = WAL")
             cursor.execute("PRAGMA synchronous = FULL")
-            cursor.execute(f"PRAGMA journal_size_limit = {LOG_MAX_BYTES}")
+            cursor.execute(f"PRAGMA journal_size_limit = {LOG_BYTES_MAX}")
         cursor.close()
 
     sa.event.listen(made, "connect", prepare)

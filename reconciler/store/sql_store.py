@@ -238,7 +238,7 @@ class Store:
             size_bytes = self._log.stat().st_size
         except OSError:
             return
-        if size_bytes > database.LOG_MAX_BYTES and abs(now - self._log_tried_at) >= (
+        if size_bytes > database.LOG_BYTES_MAX and abs(now - self._log_tried_at) >= (
             database.LOG_RETRY_S
         ):
             self._log_tried_at = now

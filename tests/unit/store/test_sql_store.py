@@ -603,7 +603,7 @@ def test_the_log_stays_small_while_others_read_without_a_pause(
     url: str, opened: store.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SQLite itself starts it over only at a moment at which nobody reads."""
-    monkeypatch.setattr(database, "LOG_MAX_BYTES", 2 * 2**20)
+    monkeypatch.setattr(database, "LOG_BYTES_MAX", 2 * 2**20)
     path = database.path_of(url)
     epoch = opened.lead("me", 1.0)
     ends = threading.Event()
