@@ -184,7 +184,7 @@ class GitWatcher(threading.Thread):
         finally:
             self._unread.end()
         self._loaded_at = time.monotonic()
-        self._polling.polled(reached=value.status.sync != "Unknown")
+        value = self._looked(value)
         took_s = time.monotonic() - began
         self._guard.look(is_reached=value.status.sync != "Unknown")
         self._count(value.status, took_s)
@@ -198,7 +198,20 @@ class GitWatcher(threading.Thread):
             self._inbox.put_desired(allow_root_everywhere(value, allowed=self._allow_root), packed)
             self._note(value)
             self._notify(value)
+        elif value.status.next_look_at is not None:
+            self._last = value
+            self._inbox.put_desired(allow_root_everywhere(value, allowed=self._allow_root), None)
         self._tidy(value)
+
+    def _looked(self, value: desired.Desired) -> desired.Desired:
+        """Note that a look is over; return its result, with the time of the next if it failed."""
+        reached = value.status.sync != "Unknown"
+        self._polling.polled(reached=reached)
+        if reached:
+            return value
+        next_look_at = time.time() + self._polling.next_poll_s()
+        status = msgspec.structs.replace(value.status, next_look_at=next_look_at)
+        return msgspec.structs.replace(value, status=status)
 
     def _tell_unread(self, head: str, seen_at: float) -> None:
         """Show that a head is not read yet. Called while the loader reads, in another thread."""
@@ -303,10 +316,9 @@ class GitWatcher(threading.Thread):
         """Keep what is in force, show the internal error, and look again later."""
         message = "%s prevented the repository from being read"
         log.error(message, internal_errors.MARK, exc_info=defect)
-        self._polling.polled(reached=False)
         look = metrics.RepositoryLook(metrics.LOOK_OF["Unknown"], time.time(), 0.0, defect=True)
         self._inbox.put_look(look)
-        self._last = unread(self._last or desired.Desired(), defect)
+        self._last = self._looked(unread(self._last or desired.Desired(), defect))
         self._inbox.put_desired(allow_root_everywhere(self._last, allowed=self._allow_root), None)
 
     def _note(self, value: desired.Desired) -> None:
@@ -448,7 +460,7 @@ def _log_outcome(status: desired.SyncStatus) -> None:
     """Log the result of a revision, and each problem on a line of its own."""
     fields = {"revision": status.attempted_revision or ""}
     level = logging.INFO if status.sync == "Synced" else logging.WARNING
-    log.log(level, "git is %s: %s", status.sync, status.message or "in force", extra=fields)
+    log.log(level, "git is %s: %s", status.sync, status.message or "read and checked", extra=fields)
     for problem in status.problems[:PROBLEMS_LOGGED_MAX]:
         log.warning("%s", problem.text(), extra={**fields, "path": problem.path})
     if (left := len(status.problems) - PROBLEMS_LOGGED_MAX) > 0:
@@ -459,5 +471,7 @@ def _differs(value: desired.Desired, last: desired.Desired | None) -> bool:
     """Return True if a load brought more than another time of looking."""
     if last is None or value.generation != last.generation:
         return True
-    status = msgspec.structs.replace(value.status, checked_at=last.status.checked_at)
-    return status != last.status
+    before = last.status
+    return before != msgspec.structs.replace(
+        value.status, checked_at=before.checked_at, next_look_at=before.next_look_at
+    )

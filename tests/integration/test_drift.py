@@ -6,6 +6,7 @@ is real: repository, controller, agents, processes, signals.
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -291,9 +292,13 @@ def test_a_repository_that_stalls_and_a_revision_that_is_refused(site: Site) -> 
     site.api.post("/v1/hooks/git")
     row = site.row("repository-unreadable")
     assert row["severity"] == "critical"
+    assert site.get("/v1/sync")["sync"]["nextLook"] > site.get("/v1/sync")["sync"]["checked"]
+    told = " ".join(site.muster("status").stdout.split())
+    assert re.search(r"the next look is at [0-9: -]+, or when a webhook calls", told), told
     (site.folder / "away.git").rename(repository)
     site.api.post("/v1/hooks/git")
     site.clean()
+    assert site.get("/v1/sync")["sync"]["nextLook"] is None
     revision = site.commit({"bad.yaml": "kind: Quota\n"})
     assert site.row("head-not-applied")["subject"] == revision
     site.commit({"bad.yaml": None})

@@ -212,8 +212,8 @@ def test_the_log_tells_what_happened_one_event_a_line(bed: beds.Bed) -> None:
     kinds = [re.search(r" event=(\w+) ", line) for line in told()]
     assert [kind[1] for kind in kinds if kind] == happened
     assert all(f" revision={revision}" in line for line in told())
-    in_force = f"git is Synced: in force revision={revision}"
-    bed.until(lambda: any(in_force in line for line in _log(bed)))
+    read = f"git is Synced: read and checked revision={revision}"
+    bed.until(lambda: any(read in line for line in _log(bed)))
 
 
 def _log(bed: beds.Bed) -> list[str]:

@@ -330,8 +330,9 @@ def status(
             cluster_status.with_overrides(sync, overridden),
             api.get("/v1/pools")["items"],
             api.get("/v1/queues")["items"],
+            nodes_found,
             (drifting := api.get("/v1/drift")["items"]),
-            time.time(),
+            now=time.time(),
         )
     if output in (terminal.Output.JSON, terminal.Output.YAML):
         terminal.print_document(
@@ -372,6 +373,9 @@ def _print_git(sync: Json) -> None:
     for message in messages:
         reasons = next((one.get("reasons") for one in waiting if one["message"] == message), None)
         _held(message, reasons or [])
+    if sync.get("nextLook"):  # older controllers do not send it
+        again = terminal.format_clock(sync["nextLook"])
+        terminal.print_paragraph(f"the next look is at {again}, or when a webhook calls", 7)
     for problem in sync.get("problems") or []:
         if problem["message"] in messages or (held and problem["rule"] in review_findings.RULES):
             continue  # printed above, with what lets it apply

@@ -164,6 +164,7 @@ class SyncStatus(msgspec.Struct, frozen=True):
     refused or is held) or ``Unknown`` (the repository cannot be read). Times are seconds since the
     epoch. ``suspended`` maps ``Cluster`` and ``Queue/name`` to the start of their suspension.
     ``unread_since`` is when a head was seen that is not read yet; None: there is none.
+    ``next_look_at`` is when a repository that can't be read is tried again; None: it can.
     """
 
     sync: Literal["Synced", "OutOfSync", "Unknown"] = "Unknown"
@@ -176,6 +177,7 @@ class SyncStatus(msgspec.Struct, frozen=True):
     held: tuple[HeldPart, ...] = ()
     suspended: dict[str, float] = {}
     unread_since: float | None = None
+    next_look_at: float | None = None
 
 
 class RefusedJob(msgspec.Struct, frozen=True):

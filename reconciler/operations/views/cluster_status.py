@@ -72,13 +72,19 @@ _SEVERITIES = ("info", "warning", "critical")
 
 
 def roll_up(
-    sync: Json, pools: Iterable[Json], queues: Iterable[Json], drift: Iterable[Json], now: float
+    sync: Json,
+    pools: Sequence[Json],
+    queues: Iterable[Json],
+    nodes: Iterable[Json],
+    drift: Iterable[Json],
+    *,
+    now: float,
 ) -> ClusterStatus:
-    """Everything on both axes.
+    """Return everything on both axes: pools, queues, and nodes of no pool that tasks wait for.
 
     Args:
         sync: ``/v1/sync``.
-        pools, queues, drift: items of those lists.
+        pools, queues, nodes, drift: items of those lists.
         now: seconds since the epoch, for how long something is suspended.
     """
     rows = [row for row in drift if row["action"] != "ignore"]
@@ -86,6 +92,9 @@ def roll_up(
     suspended: Json = sync.get("suspended") or {}
     found = [_pool(one, rows, readable=readable) for one in pools]
     found += [_queue(one["name"], suspended, rows, now, readable=readable) for one in queues]
+    declared = {one["name"] for one in pools}
+    strays = [one for one in nodes if one["pool"] not in declared and one["attempts"]]
+    found += [_stray(one, rows, readable=readable) for one in strays if one["state"] != "Ready"]
     whole: list[Health] = ["Suspended"] if "Cluster" in suspended else []
     return ClusterStatus(
         _worst(SYNCS, [sync.get("sync", "Unknown"), *(one.sync for one in found)]),
@@ -150,6 +159,15 @@ def _queue(
     parts = [f"suspended for {age(since, now)}"] if since else []
     health: Health = "Suspended" if since else "Healthy"
     return ObjectStatus(f"Queue/{name}", _sync(mine, readable), health, _why(parts, mine))
+
+
+def _stray(one: Json, drift: Sequence[Json], *, readable: bool) -> ObjectStatus:
+    """Return the status of a node that is in no pool and that has tasks."""
+    mine = [row for row in drift if row.get("node") == one["name"]]
+    waiting = quantities.counted(one["attempts"], "task")
+    parts = [f"{one['state']}, in no pool, with {waiting}"]
+    health = _OF_NODE.get(one["state"], "Unknown")
+    return ObjectStatus(f"Node/{one['name']}", _sync(mine, readable), health, _why(parts, mine))
 
 
 def _sync(mine: Sequence[Json], readable: bool) -> Sync:  # noqa: FBT001 - private, two callers

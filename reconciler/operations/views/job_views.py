@@ -494,4 +494,5 @@ def sync_view(
             view_types.UntoldView(one.channel, format_time(one.since), one.tries, one.why)
             for one in untold
         ],
+        next_look=json_format.time_or_none(of.next_look_at),
     )

@@ -383,7 +383,7 @@ class UntoldView(json_format.View, frozen=True):
 
 class SyncView(json_format.View, frozen=True):
     """Sync status of the repository; ``folder`` of ``branch`` is read, everything if it is
-    empty.
+    empty. ``nextLook`` is when a repository that can't be read is tried again; else null.
     """
 
     sync: str
@@ -398,3 +398,4 @@ class SyncView(json_format.View, frozen=True):
     held: list[HeldView]
     suspended: dict[str, str]
     untold: list[UntoldView] = []
+    next_look: str | None = None

@@ -66,6 +66,32 @@ def test_a_defect_of_a_look_is_shown_and_the_next_look_is_made(
     assert not reading.is_alive()
 
 
+def test_each_look_that_fails_says_when_the_next_one_is(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    read = source.GitSource(str(repository), branch="main", sub_path="", state=tmp_path)
+    inbox = loop_inbox.Inbox()
+    polling = watch.Polling(
+        random=lambda: 0.5, clock=time.monotonic, interval_s=3600, again_s=900, interval_s_max=3600
+    )
+    watching = git_watcher.GitWatcher(read, loader.Loader(read), inbox, polling, allow_root=False)
+    watching.start()
+    try:
+        for again_s in (900, 1800, 3600):
+            before = time.time()
+            status = _next(inbox).status
+            assert (status.sync, status.next_look_at is None) == ("Unknown", False)
+            assert status.next_look_at is not None
+            assert before + again_s - 60 < status.next_look_at < time.time() + again_s
+            watching.changed()
+        _next(inbox)
+        subprocess.run(["git", "init", "-q", "-b", "main", str(repository)], check=True)
+        watching.changed()
+        assert _next(inbox).status.next_look_at is not None  # a repository without a commit
+    finally:
+        watching.stop()
+        watching.join(30)
+
+
 @pytest.mark.parametrize("count", [0, 3, 4, 90])
 def test_warnings_without_end_are_not_kept_and_all_errors_are(count: int) -> None:
     errors = [desired.Problem("e", "error", f"{number}.yaml", "wrong") for number in range(9)]

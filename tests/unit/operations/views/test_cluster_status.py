@@ -36,7 +36,7 @@ def drift(kind: str, **of: str) -> dict[str, Any]:
     ],
 )
 def test_a_pool_is_as_its_worst_node(states: dict[str, int], health: str, why: str) -> None:
-    found = cluster_status.roll_up(SYNCED, [pool(**states)], [], [], NOW)
+    found = cluster_status.roll_up(SYNCED, [pool(**states)], [], [], [], now=NOW)
     (one,) = found.objects
     assert (one.sync, one.health, one.why) == ("Synced", health, why)
     assert (found.sync, found.health) == ("Synced", health)
@@ -51,7 +51,7 @@ def test_the_axes_are_never_mixed() -> None:
     ]
     sync = SYNCED | {"suspended": {"Queue/idle": "2027-01-15T05:00:00.000Z"}}
     queues = [{"name": "idle"}, {"name": "busy"}]
-    found = cluster_status.roll_up(sync, [pool(Ready=2)], queues, rows, NOW)
+    found = cluster_status.roll_up(sync, [pool(Ready=2)], queues, [], rows, now=NOW)
     assert [(one.object, one.sync, one.health, one.why) for one in found.objects] == [
         ("NodePool/gpu", "OutOfSync", "Healthy", "drift: node-undeclared"),
         ("Queue/idle", "Synced", "Suspended", "suspended for 3h0m"),
@@ -61,14 +61,42 @@ def test_the_axes_are_never_mixed() -> None:
 
 
 def test_what_cant_be_read_is_unknown_and_no_less_well() -> None:
-    found = cluster_status.roll_up({"sync": "Unknown"}, [pool(Ready=1)], [{"name": "q"}], [], NOW)
+    sync = {"sync": "Unknown"}
+    found = cluster_status.roll_up(sync, [pool(Ready=1)], [{"name": "q"}], [], [], now=NOW)
     assert {one.sync for one in found.objects} == {"Unknown"}
     assert (found.sync, found.health) == ("Unknown", "Healthy")
 
 
 def test_a_suspended_cluster_is_suspended_without_any_object() -> None:
     sync = {"sync": "Synced", "suspended": {"Cluster": "2027-01-15T08:00:00.000Z"}}
-    assert cluster_status.roll_up(sync, [], [], [], NOW).health == "Suspended"
+    assert cluster_status.roll_up(sync, [], [], [], [], now=NOW).health == "Suspended"
+
+
+def test_a_node_of_no_pool_counts_while_tasks_wait_for_it() -> None:
+    """It was "Healthy" while tasks waited for a silent node whose pool had gone from git."""
+
+    def node(name: str, state: str, attempts: int, of: str = "") -> dict[str, Any]:
+        return {"name": name, "pool": of, "state": state, "attempts": attempts}
+
+    nodes = [
+        node("old1", "Unknown", 2),
+        node("old2", "Unknown", 0),
+        node("old3", "Ready", 1),
+        node("left", "Gone", 1, of="removed"),
+        node("gpu1", "Unknown", 1, of="gpu"),
+    ]
+    rows = [drift("node-undeclared", node="old1", subject="old1")]
+    found = cluster_status.roll_up(SYNCED, [pool(Ready=1)], [], nodes, rows, now=NOW)
+    assert [(one.object, one.sync, one.health, one.why) for one in found.objects[1:]] == [
+        (
+            "Node/old1",
+            "OutOfSync",
+            "Degraded",
+            "Unknown, in no pool, with 2 tasks; drift: node-undeclared",
+        ),
+        ("Node/left", "Synced", "Degraded", "Gone, in no pool, with 1 task"),
+    ]
+    assert (found.sync, found.health) == ("OutOfSync", "Degraded")
 
 
 def test_no_order_has_a_gap() -> None:
