@@ -184,7 +184,7 @@ class GitWatcher(threading.Thread):
         finally:
             self._unread.end()
         self._loaded_at = time.monotonic()
-        value = self._looked(value)
+        value = looked(value, self._polling)
         took_s = time.monotonic() - began
         self._guard.look(is_reached=value.status.sync != "Unknown")
         self._count(value.status, took_s)
@@ -202,16 +202,6 @@ class GitWatcher(threading.Thread):
             self._last = value
             self._inbox.put_desired(allow_root_everywhere(value, allowed=self._allow_root), None)
         self._tidy(value)
-
-    def _looked(self, value: desired.Desired) -> desired.Desired:
-        """Note that a look is over; return its result, with the time of the next if it failed."""
-        reached = value.status.sync != "Unknown"
-        self._polling.polled(reached=reached)
-        if reached:
-            return value
-        next_look_at = time.time() + self._polling.next_poll_s()
-        status = msgspec.structs.replace(value.status, next_look_at=next_look_at)
-        return msgspec.structs.replace(value, status=status)
 
     def _tell_unread(self, head: str, seen_at: float) -> None:
         """Show that a head is not read yet. Called while the loader reads, in another thread."""
@@ -318,7 +308,7 @@ class GitWatcher(threading.Thread):
         log.error(message, internal_errors.MARK, exc_info=defect)
         look = metrics.RepositoryLook(metrics.LOOK_OF["Unknown"], time.time(), 0.0, defect=True)
         self._inbox.put_look(look)
-        self._last = self._looked(unread(self._last or desired.Desired(), defect))
+        self._last = looked(unread(self._last or desired.Desired(), defect), self._polling)
         self._inbox.put_desired(allow_root_everywhere(self._last, allowed=self._allow_root), None)
 
     def _note(self, value: desired.Desired) -> None:
@@ -381,6 +371,17 @@ class GitWatcher(threading.Thread):
 def claim_left_s(claim: lead_claim.LeadClaim | None, last: desired.Desired | None) -> float:
     """Return in how many seconds git is to be told again that this store leads."""
     return SLEEP_S_MAX if claim is None or last is None else claim.wait_s()
+
+
+def looked(value: desired.Desired, polling: watch.Polling) -> desired.Desired:
+    """Note that a look is over; return its result, with the time of the next one if it failed."""
+    reached = value.status.sync != "Unknown"
+    polling.polled(reached=reached)
+    if reached:
+        return value
+    next_look_at = time.time() + polling.next_poll_s()
+    status = msgspec.structs.replace(value.status, next_look_at=next_look_at)
+    return msgspec.structs.replace(value, status=status)
 
 
 def unread(last: desired.Desired, defect: Exception) -> desired.Desired:

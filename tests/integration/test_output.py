@@ -136,6 +136,17 @@ def test_where_a_failure_stands_is_said(swept: beds.Bed) -> None:
     assert (partly.stdout, partly.stderr) == ("element 2\n", "")
 
 
+def test_what_failed_without_a_word_is_told_with_its_reason(bed: beds.Bed) -> None:
+    """A task that had filled the disk looked as if it had done nothing."""
+    bed.commit(
+        {"mute.yaml": BROKEN.replace("broken", "mute").replace("echo what went wrong >&2; ", "")}
+    )
+    bed.until_state("mute", "Failed", timeout_s=120)
+    told = muster(bed, "logs", "mute")
+    text = " ".join(told.stderr.split())
+    assert text == "mute has no output on stdout or stderr; it failed: Exited with status 3"
+
+
 def test_what_was_evicted_says_by_whom_and_keeps_what_it_has_told(bed: beds.Bed) -> None:
     bed.commit({"victim.yaml": VICTIM})
 

@@ -35,14 +35,15 @@ def hint_at_stderr(
         query: the query for standard output.
         silent: True if there was no output.
     """
-    if not silent and not _failed(api, name, query):
+    failed = _newest_failure(api, name, query)
+    if not silent and not (failed and (failed["exitCode"] or failed["signal"])):
         return
     rest = {key: text for key, text in query.items() if key in _OPTIONS}
     wanted = rest | {"stream": "stderr", "tail": "1"}
     found = b"".join(api.stream(f"/v1/jobs/{name}/logs", wanted)).strip()
     if not found or found.startswith(NOT_KEPT):
         if silent:
-            terminal.note(f"{name} has no output on stdout or stderr")
+            terminal.note(f"{name} has no output on stdout or stderr{_why(failed)}")
         return
     words = ["muster", "logs", name]
     for key, option in _OPTIONS.items():
@@ -100,8 +101,17 @@ def earlier_output(
             return
 
 
-def _failed(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> bool:
-    """Return True if the newest attempt at the task failed by itself."""
+def _why(failed: Any) -> str:
+    """Return how an attempt failed; nothing for None."""
+    if failed is None:
+        return ""
+    status = f" with status {failed['exitCode']}" if failed["exitCode"] else ""
+    message = f": {failed['message']}" if failed["message"] else ""
+    return f"; it failed: {failed['endReason']}{status}{message}"
+
+
+def _newest_failure(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> Any:
+    """Return the newest attempt at the task if it failed by itself; None if not."""
     told: Any = api.get(f"/v1/jobs/{name}", run=query.get("run"), element=query.get("element", "0"))
     tries = told["job"]["attempts"]
     if "attempt" in query:
@@ -109,6 +119,4 @@ def _failed(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> bo
     task = query.get("task", "")
     tries = [one for one in tries if task in (one["task"], one["task"].rpartition("-")[0])] or tries
     newest = max(tries, key=lambda one: one["attempt"], default=None)
-    if newest is None or newest["endReason"] not in _FAILURES:
-        return False
-    return bool(newest["exitCode"] or newest["signal"])
+    return newest if newest is not None and newest["endReason"] in _FAILURES else None

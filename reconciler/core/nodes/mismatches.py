@@ -146,7 +146,9 @@ def _amounts(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Misma
     if capacity.memory_bytes < declared.memory_bytes:
         found, wanted = f"{capacity.memory_bytes} bytes of memory", str(declared.memory_bytes)
         yield _inventory("memory", found, wanted)
-    if gpu_milli < declared.gpu_milli:
+    # a device that is there and unusable is a difference of its own
+    failed = sum(gpu.state != devices.OK for gpu in inventory.gpus)
+    if gpu_milli + 1000 * failed < declared.gpu_milli:
         found = quantities.counted(gpu_milli // 1000, "GPU")
         wanted = str(declared.gpu_milli // 1000)
         yield _inventory("gpus", found, wanted)
@@ -177,12 +179,13 @@ def _devices(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Misma
             message = f"{name} is in compute mode {devices.PROHIBITED}: no task can use it"
             yield Mismatch("gpu-failed", message, "default", devices.PROHIBITED, f"gpu{gpu.index}")
     memory_bytes = pool.gpu_memory_bytes or 0
-    small = [gpu for gpu in inventory.gpus if gpu.memory_bytes < memory_bytes]
+    usable = [gpu for gpu in inventory.gpus if gpu.state == devices.OK]  # others may tell nothing
+    small = [gpu for gpu in usable if gpu.memory_bytes < memory_bytes]
     if small:
         found = f"{small[0].memory_bytes} bytes of memory in GPU {small[0].index}"
         yield _inventory("gpu-memory", found, str(memory_bytes))
     model = _plain_model(pool.gpu_model)
-    other = [gpu for gpu in inventory.gpus if model and _plain_model(gpu.model) != model]
+    other = [gpu for gpu in usable if model and _plain_model(gpu.model) != model]
     if other:
         found = f"GPU {other[0].index} is a {other[0].model}"
         yield _inventory("gpu-model", found, pool.gpu_model)

@@ -40,7 +40,7 @@ ROWS = (
     Row("more than declared", (gpu(0), gpu(1), gpu(2)), ""),
     Row("one too few", (gpu(0),), "1 GPU, 2 declared"),
     Row("one is lost", (gpu(0), gpu(1, **OFF)),  # type: ignore[arg-type]
-        "1 GPU, 2 declared; GPU 1 (GPU-1) is lost: it has fallen off the bus"),
+        "GPU 1 (GPU-1) is lost: it has fallen off the bus"),
     Row("a spare one is lost", (gpu(0), gpu(1), gpu(2, **OFF)), ""),  # type: ignore[arg-type]
     Row("one in use is lost though another is spare",
         (gpu(0), gpu(1, **OFF), gpu(2)),  # type: ignore[arg-type]
