@@ -13,6 +13,7 @@ import errno
 import os
 import select
 import signal
+import stat
 from typing import Any
 
 from agents.host import failpoints, processes, session_keyring
@@ -133,6 +134,8 @@ class NoRoomError(SpawnError):
     """A task that could not be started because its node has no room for its files."""
 
 
+#: How much of a program is read for its first line; the kernel reads as much (BINPRM_BUF_SIZE).
+_HEAD_BYTES = 256
 #: Errors of a file system that lacks room, or that is read-only after errors of its disk.
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
@@ -141,6 +144,35 @@ def refused(problem: OSError, what: str) -> SpawnError:
     """Return the error for a command, folder or user that the system refused."""
     missing = problem.errno in {errno.ENOENT, errno.ENOTDIR}
     return SpawnError(127 if missing else 126, f"{what}: {os.strerror(problem.errno or 0)}")
+
+
+def refused_program(problem: OSError, program: str) -> SpawnError:
+    """Return the error for a program that the system refused; of a script, with what it lacks."""
+    what = f"command {program}"
+    try:
+        handle = os.open(program, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return refused(problem, what)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            return refused(problem, what)
+        head = os.read(handle, _HEAD_BYTES)
+        noexec = bool(os.fstatvfs(handle).f_flag & os.ST_NOEXEC)
+    except OSError:
+        return refused(problem, what)
+    finally:
+        os.close(handle)
+    if problem.errno == errno.EACCES and noexec:
+        return SpawnError(126, f"{what}: its file system is mounted noexec on this node")
+    line, _, _ = head.partition(b"\n")
+    if problem.errno != errno.ENOENT or not line.startswith(b"#!"):
+        return refused(problem, what)
+    if line.endswith(b"\r"):
+        why = "its first line ends as in Windows (CR LF): save it with LF alone"
+    else:
+        interpreter = b" ".join(line[2:].split()[:1]).decode(errors="backslashreplace")
+        why = f"its interpreter {interpreter} is not on this node"
+    return SpawnError(127, f"{what}: {why}")
 
 
 def find_program(name: str, path: str) -> str:
@@ -173,7 +205,7 @@ def spawn(order: orders.StartOrder, standard: tuple[int, int, int]) -> int:
             setsigmask=(), setsigdef=RESET_SIGNALS,
         )  # fmt: skip
     except OSError as problem:
-        raise refused(problem, f"command {program}") from None
+        raise refused_program(problem, program) from None
 
 
 def fork_into(folder: str) -> int:
@@ -305,12 +337,12 @@ def become(
         what = f"working directory {order.cwd}"
         os.chdir(order.cwd)
         program = find_program(order.argv[0], order.env.get("PATH", os.defpath))
-        what = f"command {program}"
+        what = ""
         if processes.RUNTIME in order.env:
             die_with(parent, signal.SIGTERM)
         os.execve(program, order.argv, order.env)  # noqa: S606 - what a task is
     except OSError as problem:
-        error = refused(problem, what)
+        error = refused(problem, what) if what else refused_program(problem, program)
         os.write(write, f"{error.exit_code} {error}".encode())
     except SpawnError as problem:
         os.write(write, f"{problem.exit_code} {problem}".encode())

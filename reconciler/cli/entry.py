@@ -11,6 +11,7 @@ from reconciler.cli import interrupts
 
 #: As in `terminal`, which needs packages.
 ERROR = 1
+USAGE = 64
 #: Packages of the project itself: that one of their modules is missing is a defect, not a choice.
 OWN = ("reconciler", "agents")
 
@@ -18,6 +19,9 @@ OWN = ("reconciler", "agents")
 def main() -> None:
     """Run `muster`."""
     interrupts.leave_at_once()
+    if odd := _not_text(sys.argv[1:]):
+        sys.stderr.write(odd)
+        sys.exit(USAGE)
     try:
         from reconciler.cli import main  # noqa: PLC0415 - after the line above
     except ModuleNotFoundError as error:
@@ -26,6 +30,23 @@ def main() -> None:
             raise
         sys.exit(_without_commands(missing, sys.argv[1:]))
     main.main()
+
+
+def _not_text(words: list[str]) -> str:
+    """Return the message about the first argument that is not UTF-8; empty if all are.
+
+    Documents, requests and output are UTF-8: such an argument could be passed on nowhere.
+    """
+    for position, word in enumerate(words, 1):
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            shown = os.fsencode(word).decode("ascii", "backslashreplace")
+            return (
+                f"muster: argument {position} is not UTF-8: found {shown}\n"
+                "  To fix: write it in UTF-8 (see `locale`), or put what it names into a script\n"
+            )
+    return ""
 
 
 def _without_commands(missing: str, words: list[str]) -> int:

@@ -220,13 +220,14 @@ def document_text(value: Any, *, is_yaml: bool) -> str:
     if not is_yaml:
         text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
         return log_lines.escape_json(text) + "\n"
-    text = msgspec.yaml.encode(value).decode()
-    if escape_lines(text) == text:
-        return text
-    # it can escape characters only within quotes, and quotes what is not ASCII
-    writer = importlib.import_module("yaml")  # loaded already; no command but this needs it
-    plain: str = writer.safe_dump(msgspec.to_builtins(value), allow_unicode=False, sort_keys=False)
-    return plain
+    # no command but those that print YAML needs it
+    writer = importlib.import_module("reconciler.desired.documents.yaml_writer")
+    plain = msgspec.to_builtins(value)
+    written: str = writer.yaml_text(plain)
+    if escape_lines(written) != written:
+        # characters can be escaped only within quotes, and what is not ASCII is quoted
+        written = writer.yaml_text(plain, is_ascii=True)
+    return written
 
 
 def write_text(text: str) -> None:

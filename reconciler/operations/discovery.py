@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from reconciler.desired.documents import yaml_writer
 from reconciler.model.state.states import NodeState
 from reconciler.model.values import hostlists, quantities
 
@@ -144,5 +145,5 @@ def _floor(amount: int) -> str:
 
 def text(made: Sequence[DiscoveredPool], *, observe: bool = True) -> str:
     """Return the documents as YAML."""
-    parts = [msgspec.yaml.encode(document(pool, observe=observe)).decode() for pool in made]
+    parts = [yaml_writer.yaml_text(document(pool, observe=observe)) for pool in made]
     return "---\n".join(parts)

@@ -241,7 +241,7 @@ def submit(
             queue=queue,
             gpus=gpus,
             cpus=cpus,
-            memory=memory,
+            memory=submit_options.memory_amount(memory),
             count=together,
             least=least,
             most=most,

@@ -252,6 +252,21 @@ def time_limit(written: str | None) -> str | None:
     return written
 
 
+def memory_amount(written: str | None) -> str | None:
+    """Return the memory for the document. Exit if its unit was left out.
+
+    Other text that is no amount is returned: `require_values` reports it with all other problems.
+    """
+    number = (written or "").strip()
+    if number.isascii() and number.isdigit() and int(number):
+        choice = f"--memory {number}Mi as Slurm's --mem counts, or {number}Gi"
+        found = found_values.quote(written)
+        terminal.fail(
+            f"--memory: found {found}, without a unit", terminal.USAGE, [f"To fix: {choice}"]
+        )
+    return written
+
+
 @contextlib.contextmanager
 def report_unread_input() -> Iterator[None]:
     """Report standard input that a job does not read: at once, or at the end of the block if it is

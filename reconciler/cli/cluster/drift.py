@@ -3,15 +3,19 @@
 import contextlib
 import sys
 import time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import common_options, context, terminal
+from reconciler.cli import common_options, context, lazy_import, terminal
 from reconciler.model.policy import drift_kinds
 from reconciler.model.values import found_values, hostlists, suggestions
-from reconciler.operations import discovery
 from reconciler.operations.views import cluster_status
+
+if TYPE_CHECKING:
+    from reconciler.operations import discovery
+else:
+    discovery = lazy_import.module("reconciler.operations.discovery")
 
 Json = Any
 

@@ -122,7 +122,7 @@ def run(
         queue=queue,
         gpus=gpus,
         cpus=cpus,
-        memory=memory,
+        memory=submit_options.memory_amount(memory),
         count=together,
         placement=placement,
         time_limit=submit_options.time_limit(time_limit),

@@ -83,6 +83,20 @@ class FaultCollector:
             self.add("bad-quantity", str(error), *path)
             return 0
 
+    def time_limit(self, written: str | int, *path: str | int) -> int:
+        """Return a time limit in seconds; a fault if it is invalid or would end work at once."""
+        before = len(self.found)
+        limit_s = self.duration(written, *path)
+        if not limit_s and len(self.found) == before:
+            self.add(
+                "ends-at-once",
+                "a time limit of 0 ends a job at once: for none, leave it out",
+                *path,
+                found=str(written),
+                expected="at least 1s",
+            )
+        return limit_s
+
     def amount(self, kind: str, written: str | float, *path: str | int) -> int:
         """Return milli-CPUs, bytes or milli-GPUs; 0 and a fault if the amount is invalid."""
         try:

@@ -39,6 +39,8 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MAYBE_TAG = re.compile(rb"(?:^|[\s\[{,:?-])!")
 #: A line that begins or ends a document. Nothing else may begin a line like this, not even text.
 _MARKER = re.compile(rb"(?:\A|[\r\n]|\xc2\x85|\xe2\x80[\xa8\xa9])(?:---|\.\.\.)(?=\s|\Z|\xc2|\xe2)")
+#: How git begins, divides and ends two versions of a text.
+_CONFLICT = re.compile(rb"^(?:<{7} |={7}$|>{7} )", re.MULTILINE)
 #: How a NUL may be written: as an escape between double quotes.
 _MAYBE_NUL = re.compile(rb"\\(?:0|x00|u0000|U00000000)")
 _WORDS: dict[str, bool | None] = {
@@ -367,6 +369,15 @@ def _explained(error: yaml.YAMLError, data: bytes) -> YamlError:
         mark = error.problem_mark or error.context_mark
         problem = error.problem or error.context or "not YAML"
         rule = "yaml-syntax"
+        if conflict := _CONFLICT.search(data):
+            return YamlError(
+                "yaml-conflict",
+                "a conflict marker of git stands here: merge the two versions by hand, and remove "
+                "its lines",
+                line=data.count(b"\n", 0, conflict.start()) + 1,
+                column=1,
+                found=found_values.quote(conflict[0].decode()),
+            )
         if mark is not None and _is_tab(data, mark):
             rule, problem = "yaml-tab", "a tab stands here; YAML is indented with spaces"
         elif error.context and error.problem and error.problem_mark:

@@ -78,6 +78,8 @@ def sort_out(entries: Iterable[Entry], sub_path: str) -> Changes:
             ignored[path] = None
         if path.endswith(_SUFFIXES):
             files.append(TreeChange(path, blob))
+        elif ignored[path] is None and blob is not None and path.lower().endswith(_SUFFIXES):
+            ignored[path] = _ignored(path, "suffix")
     return Changes(tuple(files), ignored)
 
 
@@ -101,9 +103,10 @@ def is_read(below: str) -> bool:
 _WHY_IGNORED = {
     "symlink": "a symlink is never followed: put the files themselves here or remove it",
     "submodule": "a submodule is never followed: put the files themselves here or remove it",
+    "suffix": "only .yaml and .yml in small letters are read: rename it",
     "name": "its name is not UTF-8, and it is not read: rename it",
 }
 
 
-def _ignored(path: str, what: Literal["symlink", "submodule", "name"]) -> desired.Problem:
+def _ignored(path: str, what: Literal["symlink", "submodule", "name", "suffix"]) -> desired.Problem:
     return desired.Problem(f"ignored-{what}", "warning", path, _WHY_IGNORED[what])

@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 
 from reconciler.desired.documents.faults import FaultCollector
 from reconciler.desired.documents.yaml_reader import Path
-from reconciler.model.values import exec_limits
+from reconciler.model.values import exec_limits, found_values
 
 #: The most bytes of a character.
 _CHARACTER_BYTES_MAX = 4
 _SHOWN_MAX = 40
+#: How many lines of a script are searched for one that was to be the first.
+SCRIPT_LINES_MAX = 20
 _STRING = exec_limits.STRING_BYTES_MAX
 
 
@@ -23,7 +25,12 @@ def check(
     faults: FaultCollector,
     place: Path,
 ) -> None:
-    """Note parts that are too long, alone or together; ``place`` is of the group, or the job."""
+    """Note a script that can't start, and parts that are too long, alone or together.
+
+    ``place`` is of the group, or the job.
+    """
+    if script is not None and (why := why_not_run(script)):
+        faults.add("script-line", why, *place, "script", found=_first_line(script))
     characters = sum(map(len, command or ())) + sum(map(len, environment.values()))
     characters += sum(map(len, environment)) + len(script or "")
     if characters * _CHARACTER_BYTES_MAX < exec_limits.STRING_BYTES_MAX:
@@ -49,6 +56,29 @@ def check(
         what = "the command and all variables together"
         advice = "put most of it into a file"
         _note(faults, where, what, advice, size=total, most=exec_limits.STRINGS_BYTES_MAX)
+
+
+def why_not_run(script: str) -> str:
+    """Return why the kernel can't start a script, or starts another program; empty: it can."""
+    lines = script.split("\n")
+    if script.startswith("#!"):
+        if lines[0].endswith("\r"):
+            return "its first line ends as in Windows (CR LF): save it with LF alone"
+        if not any(line.strip() for line in lines[1:]):
+            return "there is nothing behind its first line: begin it with `script: |`, not with `>`"
+        return ""
+    for number, line in enumerate(lines[:SCRIPT_LINES_MAX], 1):
+        bare = line.strip("\ufeff \t\r")
+        if bare.startswith("#!"):
+            where = f"line {number}, where it counts for nothing" if number > 1 else "indented"
+            return f"its #! line is {where}: put it first, without anything before it"
+        if bare and not bare.startswith("#"):
+            break
+    return ""
+
+
+def _first_line(script: str) -> str:
+    return found_values.quote(script.partition("\n")[0][:_SHOWN_MAX])
 
 
 def _note(

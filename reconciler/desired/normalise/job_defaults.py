@@ -226,7 +226,7 @@ def _priority(
 
 def _time_limit(spec: job_spec.JobSpec, basis: JobDefaults, faults: FaultCollector) -> int | None:
     if spec.time_limit is not None:
-        return faults.duration(spec.time_limit, "spec", "timeLimit")
+        return faults.time_limit(spec.time_limit, "spec", "timeLimit")
     queue = basis.structure.queues.get(spec.queue)
     return queue.default_time_limit_s if queue else None
 

@@ -20,9 +20,9 @@ def queue(name: str, spec: queue_spec.QueueSpec, faults: FaultCollector) -> desi
     """Return a queue."""
     preemption, default, most = spec.preemption, spec.defaults.time_limit, spec.maxima.time_limit
     default_s = (
-        None if default is None else faults.duration(default, "spec", "defaults", "timeLimit")
+        None if default is None else faults.time_limit(default, "spec", "defaults", "timeLimit")
     )
-    most_s = None if most is None else faults.duration(most, "spec", "maxima", "timeLimit")
+    most_s = None if most is None else faults.time_limit(most, "spec", "maxima", "timeLimit")
     if default_s is not None and most_s is not None and default_s > most_s:
         faults.add(
             "default-above-maximum",

@@ -14,11 +14,13 @@ from reconciler.desired.documents.faults import FaultCollector, cpu_milli, memor
 from reconciler.desired.documents.yaml_reader import Path
 from reconciler.model import desired
 from reconciler.model.documents import job_affinity, job_spec
-from reconciler.model.values import quantities
+from reconciler.model.values import found_values, quantities
 from reconciler.model.values.resources import RESOURCE_NAMES, Resources
 
 #: Slices of compute of one device (NVIDIA Multi-Instance GPU user guide).
 MIG_SLICES = 7
+#: Less memory than this is a unit that was left out.
+MEMORY_BYTES_MIN = 2**20
 _WHOLE = 1000
 _NO_GPUS = "this is of whole GPUs, and no task takes any: ask for `gpu`, or remove it"
 
@@ -47,12 +49,24 @@ def resources(
     """Return the resources of a task of a job; None and faults if they are invalid."""
     if needs.gpu_memory is None and needs.mig is None:
         try:
-            return _plain(needs.cpu, needs.memory, needs.gpu)
+            plain = _plain(needs.cpu, needs.memory, needs.gpu)
+            if not 0 < plain.amounts.memory_bytes < MEMORY_BYTES_MIN:
+                return plain
         except quantities.QuantityError:
             pass  # said below, with its place
     before = len(faults.found)
     cpu = faults.amount("cpu", needs.cpu, *place, "resources", "cpu")
     memory = faults.amount("memory", needs.memory, *place, "resources", "memory")
+    if 0 < memory < MEMORY_BYTES_MIN:
+        faults.add(
+            "too-little-memory",
+            "no program starts in that little: a number without a unit is bytes",
+            *place,
+            "resources",
+            "memory",
+            found=found_values.quote(needs.memory),
+            expected=f"at least {quantities.format_memory(MEMORY_BYTES_MIN)}, such as 4Gi, or none",
+        )
     gpu = faults.amount("gpu", needs.gpu, *place, "resources", "gpu")
     if gpu > _WHOLE and gpu % _WHOLE:
         faults.add(

@@ -6,6 +6,7 @@ import re
 import msgspec
 
 from reconciler.changes import yaml_edit
+from reconciler.desired.documents import yaml_writer
 from reconciler.model.documents import fields
 from reconciler.model.values.text_lines import split_lines
 
@@ -83,7 +84,7 @@ def _whole(amount: float | None) -> float | int | None:
 
 def job_text(options: JobOptions) -> str:
     """Return the document as YAML."""
-    return msgspec.yaml.encode(job_document(options)).decode()
+    return yaml_writer.yaml_text(job_document(options))
 
 
 def owned(text: str, owner: str) -> str:

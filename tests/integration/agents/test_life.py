@@ -47,6 +47,16 @@ def test_exit_is_reported(
             127,
             "/no/where",
         ),
+        (
+            TaskTemplate("job", 1, "g", script="#!/opt/none/python3\nprint(1)\n"),
+            127,
+            "its interpreter /opt/none/python3 is not on this node",
+        ),
+        (
+            TaskTemplate("job", 1, "g", script="#!/bin/sh\r\necho hi\r\n"),
+            127,
+            "its first line ends as in Windows (CR LF): save it with LF alone",
+        ),
         (TaskTemplate("job", 1, "g"), None, "neither a command nor a script"),
         (
             TaskTemplate("job", 1, "g", command=("true",), checkpoint_path="../out"),

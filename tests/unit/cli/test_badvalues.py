@@ -61,7 +61,7 @@ WRONG = {
     "--listen": ["nope", "127.0.0.1:99999"],
     "--accept-revision": ["nope"],
     "--cpus": ["lots", "-1"],
-    "--memory": ["big", "-1"],
+    "--memory": ["big", "-1", "4096"],
     "--array": ["x", "0"],
     "--framework": ["spark"],
     "--name": ["Bad_Name"],

@@ -1,5 +1,6 @@
 """The command on a node, where the packages of the command line are not installed."""
 
+import os
 import subprocess
 import sys
 
@@ -40,6 +41,19 @@ def test_the_agent_needs_no_command_line() -> None:
     done = muster("agent", "--help")
     assert done.returncode == 0, done.stderr
     assert "--server" in done.stdout
+
+
+@pytest.mark.parametrize("verb", ["run", "submit", "job", "jobs", "plan", "no-such-verb"])
+def test_arguments_that_are_no_text_are_named(verb: str) -> None:
+    """Most commands ended with a traceback."""
+    words = [os.fsencode(sys.executable), b"-P", b"-m", b"reconciler.cli.entry"]
+    done = subprocess.run(
+        [*words, verb.encode(), b"M\xfcller"], check=False, capture_output=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (64, b"")
+    first, fix = done.stderr.decode().splitlines()
+    assert first == r"muster: argument 2 is not UTF-8: found M\xfcller"
+    assert fix.startswith("  To fix: ")
 
 
 def test_what_handles_interrupts_loads_nothing_before_it_does() -> None:

@@ -167,6 +167,16 @@ def test_a_limit_of_no_time_is_refused_and_a_bare_number_told(
     assert "time limit" not in capsys.readouterr().err
 
 
+def test_memory_without_a_unit_is_refused_with_the_choice(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for verb in ("submit", "run"):
+        assert _run(verb, "--memory", "4096", "--", "true") == terminal.USAGE
+        told = " ".join(capsys.readouterr().err.split())
+        assert 'found "4096", without a unit To fix: --memory 4096Mi as Slurm' in told
+    assert _run("submit", "--dry-run", "--memory", "0", "--", "true") == terminal.DONE
+
+
 def _with_a_second_commit() -> None:
     Path("more.yaml").write_text("apiVersion: muster/v1\nkind: Queue\nmetadata: {name: more}\n")
     subprocess.run(["git", "add", "more.yaml"], check=True)

@@ -519,6 +519,7 @@ def test_what_is_not_read(repository: Repository, make: Make) -> None:
             ".x.yaml": "a: [",
             "dir/.y.yml": "a: [",
             "notes.txt": "a: [",
+            "B.YAML": job("b"),
             "link.yaml": "a.yaml",
             "a.yaml": job("a"),
         },
@@ -527,8 +528,9 @@ def test_what_is_not_read(repository: Repository, make: Make) -> None:
     one = make()
     value = one.load()
     assert value.status.sync == "Synced"
-    assert rules(value) == ["ignored-symlink"]
-    repository.commit({"link.yaml": None})
+    assert sorted(rules(value)) == ["ignored-suffix", "ignored-symlink"]
+    assert set(value.jobs) == {"a"}
+    repository.commit({"link.yaml": None, "B.YAML": None})
     assert one.load().status.problems == ()
 
 

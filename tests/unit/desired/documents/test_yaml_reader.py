@@ -64,6 +64,8 @@ REFUSED = [
     (b"a:\n  b: {c: 1, c: 2}\n", "yaml-duplicate-key", 2, 13),
     (b"a:\n\tb: 1\n", "yaml-tab", 2, 1),
     (b"a: [\n", "yaml-syntax", 2, 1),
+    (b"a: 1\n<<<<<<< HEAD\nb: 2\n=======\nb: 3\n>>>>>>> ada\n", "yaml-conflict", 2, 1),
+    (b"a:\n  b: 1\n=======\n  b: 3\n>>>>>>> ada\n", "yaml-conflict", 3, 1),
     (b'a: [b, "c\\0"]\n', "yaml-syntax", 1, 8),
     (b'a: 1\n"\\u0000": 1\n', "yaml-syntax", 2, 1),
     (b"a: 1\nb\n", "yaml-syntax", 3, 1),

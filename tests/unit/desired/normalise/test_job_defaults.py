@@ -1,5 +1,6 @@
 """Jobs and structure as normalised, and what is wrong with them, by one table each."""
 
+import json
 import subprocess
 
 import pytest
@@ -151,6 +152,60 @@ def test_what_no_program_can_be_started_with_is_refused(spec: str, field: str | 
     found = load(f"{head}{spec}{default}\n").status.problems
     assert [(one.rule, one.field) for one in found] == ([("too-large", field)] if field else [])
     assert all(len(one.text()) < 400 for one in found)
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("#!/bin/sh\necho hi\n", ""),
+        ("echo hi\n", ""),
+        ("# a comment\n\necho '#!/bin/sh' > x\n", ""),
+        ("cat > x <<E\n#!/bin/sh\nE\n", ""),
+        ("echo hi\r\n", ""),
+        ("#!/bin/sh\r\necho hi\r\n", "its first line ends as in Windows"),
+        ("\n#!/bin/bash\n[[ a ]]\n", "its #! line is line 2, where it counts for nothing"),
+        ("# mine\n#!/usr/bin/env python3\n", "its #! line is line 2"),
+        ("  #!/bin/bash\n", "its #! line is indented"),
+        ("\ufeff#!/bin/bash\n", "its #! line is indented"),
+        ("#!/bin/sh echo hi echo there\n", "there is nothing behind its first line"),
+        ("#!/bin/sh\n\n  \n", "there is nothing behind its first line"),
+    ],
+)
+def test_a_script_that_would_not_run_as_it_says_is_refused(script: str, why: str) -> None:
+    """Each was accepted, and ended as "No such file" of the script, or ran below sh."""
+    head = "apiVersion: muster/v1\nkind: Job\nmetadata: {name: a}\nspec: "
+    found = load(f"{head}{{script: {json.dumps(script)}}}\n").status.problems
+    assert [(one.rule, one.field) for one in found] == (
+        [("script-line", "spec.script")] if why else []
+    )
+    assert all(why in one.message for one in found)
+
+
+@pytest.mark.parametrize(
+    ("spec", "rule", "field"),
+    [
+        ("timeLimit: 0", "ends-at-once", "spec.timeLimit"),
+        ("timeLimit: 0h", "ends-at-once", "spec.timeLimit"),
+        ("timeLimit: 1s", None, None),
+        ("resources: {memory: 4096}", "too-little-memory", "spec.resources.memory"),
+        ("resources: {memory: 1000Ki}", "too-little-memory", "spec.resources.memory"),
+        ("resources: {memory: 1Mi}", None, None),
+        ("resources: {memory: 0}", None, None),
+    ],
+)
+def test_amounts_with_which_nothing_runs_are_refused(
+    spec: str, rule: str | None, field: str | None
+) -> None:
+    head = "apiVersion: muster/v1\nkind: Job\nmetadata: {name: a}\nspec:\n  "
+    found = load(f"{head}{spec}\n  command: [echo]\n").status.problems
+    assert [(one.rule, one.field) for one in found] == ([(rule, field)] if rule else [])
+
+
+@pytest.mark.parametrize("part", ["defaults", "maxima"])
+def test_no_queue_ends_its_jobs_at_once(part: str) -> None:
+    head = "apiVersion: muster/v1\nkind: Queue\nmetadata: {name: short}\nspec: "
+    found = load(f"{head}{{{part}: {{timeLimit: 0}}}}\n").status.problems
+    assert [(one.rule, one.field) for one in found] == [("ends-at-once", f"spec.{part}.timeLimit")]
 
 
 def test_a_kernel_takes_what_is_let_through_and_not_one_byte_more() -> None:
