@@ -14,7 +14,7 @@ from reconciler.core.jobs import gang_ranks, lifecycle, verdicts
 from reconciler.core.snapshot import pending_cache, snapshot_builder
 from reconciler.model import desired
 from reconciler.model.state import identifiers, records
-from reconciler.model.state.pending_reasons import NO_NODE, ReasonCode, never_starts
+from reconciler.model.state.pending_reasons import NONE_YET, ReasonCode, never_starts
 from reconciler.model.state.states import AttemptState, EndReason, JobState
 from reconciler.model.values import quantities, times
 from reconciler.model.values.resources import Resources
@@ -133,8 +133,8 @@ def last_reason(reasons: cycle_reasons.CycleReasons, draft: job_draft.JobDraft) 
     last = last_reasons[0]
     if last.code is ReasonCode.NEVER_FITS and last.funnel:
         return "; until now no node that had joined could hold it"
-    if last.code is ReasonCode.NEVER_FITS and last.message.startswith(NO_NODE):
-        return "; until now no node had joined"  # else the funnel would count them
+    if last.message == NONE_YET:
+        return "; until now no node had joined"
     # a reason that waiting does not end was ended by another commit, or by other nodes
     verb = "could not start at all" if never_starts(last_reasons) else "waited"
     return f"; until now it {verb}: {last_reasons[0].code}: {last_reasons[0].message}"

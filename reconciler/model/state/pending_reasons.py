@@ -34,8 +34,8 @@ class ReasonCode(StrEnum):
 
 #: Wording of messages about one start that exceeds a whole limit.
 CAN_NOT_START = "it can't start under"
-#: Subject of the message about a job that no node could hold.
-NO_NODE = "no node that has joined"
+#: Message of every job of a cluster without nodes, such as one that has just begun.
+NONE_YET = "no node has joined yet"
 PRECEDENCE = {code: rank for rank, code in enumerate(ReasonCode)}
 
 #: Codes of reasons that only another commit ends.

@@ -271,6 +271,13 @@ class ReasonExplainer:
         return self._never[index]
 
     def _never_fits(self, index: int) -> pending_reasons.Reason | None:
+        if not len(self.situation.nodes.names):
+            return pending_reasons.Reason(
+                pending_reasons.ReasonCode.INSUFFICIENT_RESOURCES,
+                pending_reasons.NONE_YET,
+                unblocks="wait for agents to report, or start one on a node that a pool declares",
+                waits_for=pending_reasons.WaitsFor.NODES,
+            )
         if self._fits_alone(index):
             return None
         empty = self._idle()
@@ -296,7 +303,7 @@ class ReasonExplainer:
         unblocks = self._mended(shape)
         if short is not None and short[1] == 0:
             task = reason_text.task_text(self.situation, short[0])
-            message = f"{pending_reasons.NO_NODE} could ever hold a task of {task}"
+            message = f"no node that has joined could ever hold a task of {task}"
             if len(shape.eligible) and not shape.eligible.any():
                 message = f"it may use no node that has joined; a task asks for {task}"
         elif short is not None:

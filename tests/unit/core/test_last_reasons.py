@@ -7,7 +7,7 @@ import pytest
 
 from reconciler.core import apply_schedule
 from reconciler.core.cycle import cycle_reasons
-from reconciler.model.state.pending_reasons import FunnelStep, Reason, ReasonCode
+from reconciler.model.state.pending_reasons import NONE_YET, FunnelStep, Reason, ReasonCode
 
 NEVER = ReasonCode.NEVER_FITS
 JOINED = "no node that has joined could ever hold a task of 1 GPU"
@@ -16,7 +16,10 @@ JOINED = "no node that has joined could ever hold a task of 1 GPU"
 @pytest.mark.parametrize(
     ("reason", "told"),
     [
-        (Reason(NEVER, JOINED), "; until now no node had joined"),
+        (
+            Reason(ReasonCode.INSUFFICIENT_RESOURCES, NONE_YET),
+            "; until now no node had joined",
+        ),
         (
             Reason(NEVER, JOINED, (FunnelStep(2, "2 lack GPUs"),)),
             "; until now no node that had joined could hold it",

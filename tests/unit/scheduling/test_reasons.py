@@ -95,7 +95,9 @@ def test_texts_stay_the_same_while_nothing_happens() -> None:
 def test_no_nodes_at_all() -> None:
     s = Situation().queue("main").job("j", gpu=1)
     decisions = s.decide()
-    assert code(s, decisions, "j") == "NeverFits"
+    assert code(s, decisions, "j") == "InsufficientResources"
+    (reason,) = situations.reasons_of(s, decisions, "j")
+    assert (reason.message, reason.never) == ("no node has joined yet", False)
 
 
 def test_a_gang_is_told_what_it_needs_in_all() -> None:
