@@ -318,6 +318,26 @@ def test_wait_tells_by_its_code(bed: beds.Bed) -> None:
     assert muster(bed, "wait", "well").returncode == 0
     assert muster(bed, "wait", "well", "ran").returncode == 1
     assert muster(bed, "wait", "runs", "--timeout", "1s").returncode == 124
+    done = muster(bed, "wait", "runs", "well", "--until", "started")
+    assert (done.returncode, done.stdout) == (0, "runs: Running\nwell: Succeeded\n")
+    assert muster(bed, "wait", "runs", "--until", "held", "--timeout", "1s").returncode == 124
+
+
+def test_what_can_never_start_is_not_waited_for(bed: beds.Bed) -> None:
+    """It used to be waited for without an end."""
+    failing = beds.job("breaks", "  command: ['false']")
+    after = beds.job("after", "  dependsOn: [{job: breaks}]\n  command: ['true']")
+    held = beds.job("kept", "  suspend: true\n  command: ['true']")
+    bed.commit({"breaks.yaml": failing, "after.yaml": after, "kept.yaml": held})
+    bed.until_state("breaks", "Failed")
+    bed.until(lambda: bed.job("after")["reasons"][0]["code"] == "DependencyNeverMet")
+    done = muster(bed, "wait", "after", "breaks")
+    assert done.returncode == 1
+    never, ended = done.stdout.splitlines()
+    assert never.startswith("after: DependencyNeverMet: ")
+    assert ended == "breaks: Failed"
+    done = muster(bed, "wait", "kept", "--until", "held")
+    assert (done.returncode, done.stdout) == (0, "kept: Held\n")
 
 
 def test_the_api_has_every_path(bed: beds.Bed) -> None:

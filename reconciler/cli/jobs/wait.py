@@ -7,6 +7,7 @@ somebody approves it; this is reported with what lets it apply.
 from __future__ import annotations
 
 import contextlib
+import enum
 import time
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -49,6 +50,25 @@ UNKNOWN = "unknown"
 FINISHED = frozenset({"Succeeded", "Failed", "Cancelled", "TimedOut"})
 
 Json = Any
+
+
+class Until(enum.Enum):
+    """State that `muster wait` waits for; the end of a job ends it in any case."""
+
+    ENDED = "ended"
+    STARTED = "started"
+    HELD = "held"
+
+
+#: States in which a job is as far as that.
+REACHED = {
+    Until.ENDED: FINISHED,
+    Until.STARTED: FINISHED | {"Starting", "Running"},
+    Until.HELD: FINISHED | {"Held"},
+}
+
+
+_FAR = {Until.ENDED: "ended", Until.STARTED: "started", Until.HELD: "been held"}
 
 
 def register(app: typer.Typer) -> None:
@@ -208,14 +228,23 @@ def wait(
         str | None,
         typer.Option("--timeout", help="Give up after this time, such as 10m. Default: never."),
     ] = None,
+    until: Annotated[
+        Until,
+        typer.Option(
+            "--until",
+            metavar="STATE",
+            help="ended, started or held: what to wait for, or the end of a job.",
+        ),
+    ] = Until.ENDED,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
     """Wait until jobs have ended.
 
-    Each job's end is printed as it comes. Exit codes: 0 all succeeded; 1 not all succeeded, or a
-    name is unknown; 124 the time is up; 125 the controller can't be reached, or did not come back
-    within a minute.
+    Each job's state is printed as it comes. A job that can never start, such as one whose
+    dependency has failed, is not waited for after half a minute. Exit codes: 0 all succeeded, or
+    are as far as --until says; 1 not all are, or a name is unknown; 124 the time is up; 125 the
+    controller can't be reached, or did not come back within a minute.
 
     Example: muster wait train evaluate --timeout 2h
     """
@@ -225,7 +254,8 @@ def wait(
     span = "" if timeout_s is None else quantities.format_duration(timeout_s)
     with context.controller(server, token_file) as api:
         try:
-            failed = _ended_badly(retries.Patient(api, ends_at=ends_at), names, ends_at, span)
+            patient = retries.Patient(api, ends_at=ends_at)
+            failed = _ended_badly(patient, names, until, ends_at, span)
         except VanishedError as error:
             terminal.fail(f"{error}; its YAML was deleted")
         except (retries.GoneError, api_client.ApiError) as error:
@@ -243,17 +273,24 @@ def wait(
 
 
 def _ended_badly(
-    api: retries.Patient, names: list[str], ends_at: float | None, span: str
+    api: retries.Patient, names: list[str], until: Until, ends_at: float | None, span: str
 ) -> list[str]:
-    """Wait for jobs and print each one's end. Return those that did not succeed."""
+    """Wait for jobs and print each one's state. Return those that failed or can never start."""
     _require_known(api, names)
     failed = []
     for name in names:
-        job = wait_until(api, name, lambda item: item["state"] in FINISHED, ends_at)
+        try:
+            job = wait_until(
+                api, name, lambda item: item["state"] in REACHED[until], ends_at, give_up=True
+            )
+        except ImpossibleError as why:
+            terminal.out.print(f"{name}: {terminal.escape_control(str(why))}", markup=False)
+            failed.append(name)
+            continue
         if job is None:
-            terminal.fail(f"{name} has not ended after {span}", TIMED_OUT)
+            terminal.fail(f"{name} has not {_FAR[until]} after {span}", TIMED_OUT)
         terminal.out.print(f"{name}: {job['state']}", markup=False)
-        if job["state"] != "Succeeded":
+        if job["state"] not in REACHED[until] - FINISHED | {"Succeeded"}:
             failed.append(name)
     return failed
 
