@@ -38,12 +38,18 @@ MUSTER = Person("muster", "muster@localhost")
 
 
 class AddJob(msgspec.Struct, frozen=True):
-    """Request to submit a job: ``text`` is one document. The name makes it idempotent."""
+    """Request to submit a job: ``text`` is one document. The name makes it idempotent.
+
+    ``submission`` identifies one that has waited for git, since ``waited_since``, in seconds since
+    the epoch; its commit says so, and there is only one such commit. Empty: it did not wait.
+    """
 
     text: str
     name: str
     author: Person
     permit: Permit | None = None
+    submission: str = ""
+    waited_since: float = 0.0
 
 
 class EditObject(msgspec.Struct, frozen=True):
@@ -150,6 +156,10 @@ BAD = frozenset({"refused", "missing", "conflict", "elsewhere", "forbidden", "un
 
 #: A line at the end of a commit's message: what it approves.
 APPROVE_TRAILER = "Muster-Approve"
+#: Which submissions, that have waited for git, a commit contains.
+SUBMISSION_TRAILER = "Muster-Submission"
+#: What is said of a submission that has waited, and is in the history already.
+WAS_COMMITTED = "committed already"
 #: In whose name the controller made a commit.
 SUBMITTER_TRAILER = "Muster-Submitter"
 

@@ -2,7 +2,8 @@
 
 An override has an end, is drift while it lasts, and ends by itself once git says the same. A
 cancelled run stays cancelled. A drain or suspension ends with its override; while one lasts, the
-rest of the cycle uses a structure that contains it.
+rest of the cycle uses a structure that contains it. A submission that waits for git is kept among
+them, and puts nothing into force (``submission_queue``).
 """
 
 from collections import Counter
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from reconciler.core import cycle_cache, cycle_context
-from reconciler.core.cycle import cycle_events, cycle_jobs, cycle_nodes
+from reconciler.core.cycle import cycle_events, cycle_jobs, cycle_nodes, submission_queue
 from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.values import times
@@ -102,10 +103,13 @@ def describe(override: records.Override) -> str:
 
 
 def commit_command(override: records.Override, *, signed: bool = False) -> str:
-    """Return the command that makes git say the same.
+    """Return the command that makes git say the same; empty for a submission, which no command
+    commits.
 
     ``signed``: from a clone, as people have to sign.
     """
+    if override.verb == "submit":
+        return ""
     reason = override.reason.replace("'", "'\\''")
     clone = " --clone ." if signed else ""
     return f"muster {override.verb} {override.subject}{clone} --reason '{reason}'"
@@ -113,6 +117,8 @@ def commit_command(override: records.Override, *, signed: bool = False) -> str:
 
 def settled_by(override: records.Override, *, signed: bool) -> str:
     """Return what has to happen in git so that it says the same."""
+    if override.submission:
+        return submission_queue.settled_by(override.submission)
     if override.commit:
         commit = override.commit[:12]
         return f"committed in {commit}, which is not in force (`muster status` shows why)"
@@ -140,6 +146,8 @@ def _enforce(
         return
     if override.verb == "suspend":
         return  # the rest of the cycle uses a structure that contains it
+    if override.verb == "submit":
+        return  # it starts nothing before git has it
     record = jobs.before(override.subject)
     if record is None or record.finished or record.key != override.run_key:
         return
@@ -193,6 +201,10 @@ class _OverrideTable:
         """Grant a request. Return why that is refused; empty if it is not."""
         if isinstance(request, records.ClearOverride):
             return self._clear(request)
+        if isinstance(request, records.QueueSubmissions):
+            return submission_queue.put(request.items, self._in_force, self._desired, self._events)
+        if isinstance(request, records.SettleSubmission):
+            return submission_queue.settle(request, self._in_force, self._events, self._now)
         requested = request.override
         why = self._put(requested)
         self._cancels[requested.owner] += requested.verb == "cancel" and not why
@@ -207,7 +219,8 @@ class _OverrideTable:
                 continue
             kind, message = ended
             del self._in_force[override.key]
-            self._event(kind, override, message)
+            if kind:
+                self._event(kind, override, message)
 
     def _put(
         self,
@@ -256,6 +269,9 @@ class _OverrideTable:
         known = self._in_force.pop((requested.verb, requested.subject), None)
         if known is None:
             return f"there is no override that would {requested.verb} {requested.subject}"
+        if known.verb == "submit":
+            submission_queue.withdrawn(known, requested.owner, self._events)
+            return ""
         self._event(
             "OverrideCleared", known, f"{requested.owner} ended it; it was {describe(known)}"
         )
@@ -280,6 +296,8 @@ class _OverrideTable:
 
     def _ended(self, override: records.Override) -> tuple[str, str] | None:
         """Return the event kind and message with which an override ends now, if it does."""
+        if override.verb == "submit":
+            return submission_queue.ended(override, self._now)
         pool = self._pools.get(override.subject)
         if override.expires_at <= self._now:
             return "OverrideExpired", f"{override.verb} {describe(override)}"
@@ -323,7 +341,7 @@ class _OverrideTable:
         return ""
 
     def _event(self, kind: str, override: records.Override, message: str) -> None:
-        if override.verb == "cancel":
+        if override.verb in {"cancel", "submit"}:
             self._events.add(kind, message, job=override.subject)
         elif override.verb == "drain":
             self._events.add(kind, message, node=override.subject)

@@ -16,7 +16,13 @@ from reconciler.server import agent_sync
 from reconciler.server.api import audit, explanations, plans
 from reconciler.server.auth import authentication, failed_calls, hook_signatures
 from reconciler.server.background import audit_watch, prune_timer
-from reconciler.server.changes import change_intake, change_review, override_commits
+from reconciler.server.changes import (
+    change_intake,
+    change_review,
+    override_commits,
+    queued_submissions,
+    waiting_submissions,
+)
 from reconciler.server.logs import log_readers
 from reconciler.server.loop_link import LinkClient
 from reconciler.server.nodes import (
@@ -86,6 +92,7 @@ class Composition:
         )
         self._override_requests = OverrideRequests(self._link.override)
         self._hints = RepositoryHints(self._link.hint)
+        self._review = change_review.ChangeReview(store, facts)
 
     def _updated(self, message: loop_messages.NodeUpdate) -> None:
         """Pass on what the loop sent about a node."""
@@ -106,7 +113,6 @@ class Composition:
         Args:
             address: where the server is reached, as ``HOST:PORT``.
         """
-        review = change_review.ChangeReview(self._store, self._facts)
         undeclared = undeclared_nodes.UndeclaredNodes(self._sessions, lambda: self._store.reader)
         parts = {
             "access_log": self.access_log,
@@ -120,7 +126,8 @@ class Composition:
             "gate": self.gate,
             "hints": self._hints,
             "intake": change_intake.ChangeIntake(
-                self._submitter, review, self._hints, self.access_log, self._link
+                *(self._submitter, self._review, self._hints, self.access_log, self._link),
+                waiting=waiting_submissions.WaitingSubmissions(self._override_requests),
             ),
             "link": self._link,
             "listening_address": address,
@@ -160,7 +167,13 @@ class Composition:
             housekeeping = prune_timer.Housekeeping(
                 self._store, self._submitter, self._hints, self._facts
             )
-            found += [housekeeping.run(), self._submitter.run()]
+            queued = queued_submissions.QueuedSubmissions(
+                *(self._store, self._submitter, self._review),
+                requests=self._override_requests,
+                gate=self.gate,
+                hints=self._hints,
+            )
+            found += [housekeeping.run(), self._submitter.run(), queued.run()]
         return found
 
     def stop(self) -> None:

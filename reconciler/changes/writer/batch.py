@@ -8,6 +8,7 @@ out.
 import collections
 import copy
 import logging
+import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,6 +58,7 @@ class Batch:
         sub_path: folder of desired state; empty: the whole repository.
         refused: tells of jobs with documents that are refused; a change of one takes them out.
         committer: author of that.
+        committed: commits of submissions that have waited for git and are in the history.
         trees: work trees whose files follow: nothing untracked there is overwritten.
     """
 
@@ -67,7 +69,10 @@ class Batch:
         trees: Sequence[Path] = (),
         refused: refused_copies.RefusedJobs = refused_copies.none_refused,
         committer: Person = MUSTER,
+        *,
+        committed: Mapping[str, str] = types.MappingProxyType({}),
     ) -> None:
+        self._committed = committed
         self._refused = refused
         self._committer = committer
         self._index = known
@@ -227,13 +232,20 @@ class Batch:
         return RequestResult("accepted")
 
     def _change(
-        self, files: dict[str, bytes | None], author: Person, subject: str
+        self,
+        files: dict[str, bytes | None],
+        author: Person,
+        subject: str,
+        trailers: tuple[tuple[str, str], ...] = (),
     ) -> RequestResult:
         self._changed.files.update(files)
-        self.steps.append(BatchStep(author, subject, files))
+        self.steps.append(BatchStep(author, subject, files, trailers))
         return RequestResult("accepted", next(iter(files)))
 
     def _add(self, request: AddJob) -> RequestResult:
+        if request.submission in self._committed:
+            commit = self._committed[request.submission]
+            return RequestResult("unchanged", "", commit, requests.WAS_COMMITTED)
         self._require_permit(request.permit)
         data = request.text.encode()
         file = document_reader.read(data)
@@ -264,7 +276,11 @@ class Batch:
         else:
             self._require_room(path)
         self._moved[key] = (path,)
-        return self._change({path: data}, request.author, f"Submit Job/{request.name}")
+        subject = f"Submit Job/{request.name}"
+        trailers = ((requests.SUBMISSION_TRAILER, request.submission),)
+        return self._change(
+            {path: data}, request.author, subject, trailers if request.submission else ()
+        )
 
     def _require_room(self, path: str) -> None:
         """Raise ConflictError if a new file would overwrite anything."""

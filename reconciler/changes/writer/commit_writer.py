@@ -13,7 +13,14 @@ from pathlib import Path
 from reconciler.changes import push_result, requests
 from reconciler.changes.clone import clone_lock, worktrees
 from reconciler.changes.requests import MUSTER, Person, Request, RequestResult
-from reconciler.changes.writer import fast_import, object_index, refused_copies, signing, stale_refs
+from reconciler.changes.writer import (
+    fast_import,
+    object_index,
+    refused_copies,
+    signing,
+    stale_refs,
+    submission_history,
+)
 from reconciler.changes.writer.batch import Batch
 from reconciler.desired.git import git_commands, source
 from reconciler.desired.git.git_commands import GitError
@@ -111,6 +118,7 @@ class CommitWriter:
             judged = Batch(
                 *(self._index, self._source.sub_path, self._trees(), self._refused),
                 committer=self._committer,
+                committed=submission_history.find(self._source.folder, head, part),
             )
             for request in part:
                 judged.judge(request)

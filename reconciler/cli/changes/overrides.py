@@ -41,6 +41,7 @@ class Verb(StrEnum):
     CANCEL = "cancel"
     DRAIN = "drain"
     SUSPEND = "suspend"
+    SUBMIT = "submit"
 
 
 def register(app: typer.Typer) -> None:
@@ -121,7 +122,8 @@ def overrides(
 ) -> None:
     """List overrides: emergency changes outside git.
 
-    Emergency changes made while git was unavailable, until committed or expired. `muster overrides
+    Emergency changes made while git was unavailable, until committed or expired, and submissions
+    that wait for git. `muster overrides
     clear` ends one.
 
     Example: muster overrides -o json
@@ -142,13 +144,22 @@ def overrides(
         return
     terminal.print_table(["KIND", "NAME", "BY", "UNTIL", "REASON"], rows)
     for item in page["items"]:
-        if item["committed"]:
+        if item["verb"] == Verb.SUBMIT:
+            terminal.note(f"{item['subject']}: {_submission_text(item)}")
+        elif item["committed"]:
             terminal.note(
                 f"{item['subject']}: committed in {item['committed'][:12]}, which is not in force "
                 "yet (`muster status` shows why)"
             )
         else:
             terminal.note(f"To commit it: {item['commit']}")
+
+
+def _submission_text(item: dict[str, Any]) -> str:
+    """Return what becomes of a submission that waits for git."""
+    if item.get("refused"):
+        return f"not committed: {item['refused']}"
+    return "waits for git, and is committed when that can be reached"
 
 
 def clear(
@@ -167,7 +178,8 @@ def clear(
 ) -> None:
     """End an override early.
 
-    A drained node takes work again. A cancelled run stays cancelled.
+    A drained node takes work again. A cancelled run stays cancelled. A submission that waits for
+    git is withdrawn.
 
     Example: muster overrides clear drain gpu003
     """
@@ -187,6 +199,8 @@ def end_override(kind: Verb, name: str, place: tuple[str | None, str | None]) ->
         api.delete(f"/v1/overrides/{kind.value}/{name}")
     if kind is Verb.CANCEL:
         message = "override ended; the run stays cancelled (`muster rerun` starts another)"
+    elif kind is Verb.SUBMIT:
+        message = "submission withdrawn; it will not be committed"
     else:
         message = "override ended; git applies again"
     terminal.out.print(name, markup=False)

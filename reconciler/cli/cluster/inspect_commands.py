@@ -351,7 +351,11 @@ def status(
     terminal.out.print(f"Jobs   {_counts_text(jobs_found)}", markup=False)
     if told_drift := cluster_status.drift_line(drifting):
         terminal.print_paragraph(f"Drift  {told_drift}", 0, 7)
+    if told_waits := cluster_status.submissions_line(sync, terminal.format_clock):
+        terminal.print_paragraph(f"Queue  {told_waits}", 0, 7)
     for one in overridden:
+        if one["verb"] == "submit":
+            continue  # the line above counts them
         until = terminal.format_clock(one["expires"])
         terminal.print_paragraph(
             f"Override: {one['verb']} {one['subject']} until {until}, by {one['owner']}: "

@@ -15,8 +15,10 @@ from reconciler.model.values import found_values, suggestions
 
 if TYPE_CHECKING:
     from reconciler.operations.client import api_client
+    from reconciler.operations.views import cluster_status
 else:
     api_client = lazy_import.module("reconciler.operations.client.api_client")
+    cluster_status = lazy_import.module("reconciler.operations.views.cluster_status")
 
 Json = Any
 
@@ -117,6 +119,9 @@ def jobs(
             terminal.print_document(page, output)
         elif items or not unknown:  # unknown names are reported below
             show(items, time.time(), wide=output is terminal.Output.WIDE)
+            sync = api.get("/v1/sync")["sync"]
+            if told := cluster_status.submissions_line(sync, terminal.format_clock):
+                terminal.note(told)
             if has_more:
                 _note_more(len(items), is_asked=limit is not None)
     if unknown:

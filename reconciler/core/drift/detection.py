@@ -362,6 +362,11 @@ def _of_overrides(
                 "job-cancelled-by-override", one.subject, described, "running", "cancelled",
                 job=one.subject,
             )  # fmt: skip
+        elif one.verb == "submit":
+            found = "refused" if one.waiting is None else "waits for git"
+            yield detected_drift.DetectedDrift(
+                "submission-not-committed", one.subject, described, "in git", found
+            )
         elif one.verb == "suspend":
             yield detected_drift.DetectedDrift(
                 "suspended-by-override", one.subject, described, "at work", "suspended"

@@ -35,6 +35,7 @@ DriftKind = Literal[
     "provisioner-failing",
     "job-cancelled-by-override",
     "suspended-by-override",
+    "submission-not-committed",
     "head-not-applied",
     "repository-unreadable",
 ]

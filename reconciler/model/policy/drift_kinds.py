@@ -125,6 +125,10 @@ KINDS: dict[str, DriftKind] = {
         "warning", "report", _TOLD, "a queue or the cluster was suspended by hand, behind git",
         pooled=False,
     ),
+    "submission-not-committed": DriftKind(
+        "warning", "report", _TOLD,
+        "a submitted job waits for git, or was refused when it was to be committed", pooled=False,
+    ),
     "head-not-applied": DriftKind(
         "warning", "report", _TOLD, "the newest revision, or a part of it, was refused",
         pooled=False,

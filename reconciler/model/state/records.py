@@ -376,6 +376,8 @@ class NodeRecord(msgspec.Struct, frozen=True):
 
 
 OverrideVerb = Literal["cancel", "drain", "suspend"]
+#: ``submit`` puts nothing into force: it keeps a submission until git takes it.
+StoredVerb = OverrideVerb | Literal["submit"]
 #: What an override suspends: the whole cluster, or a queue behind this.
 SUSPENDED_CLUSTER, SUSPENDED_QUEUE = "cluster", "queue/"
 
@@ -395,16 +397,42 @@ OVERRIDE_S_MAX = 7 * 86400
 OVERRIDES_MAX = 1000
 
 
+class Submission(msgspec.Struct, frozen=True):
+    """A submitted job that waits for git.
+
+    ``id`` is in the commit that it becomes, so that it becomes only one. ``text`` is its document.
+    ``refused`` is why it may not be committed any more; empty while it waits.
+    """
+
+    id: str
+    text: str
+    refused: str = ""
+
+
+#: How long a submission waits for git at the most.
+SUBMISSION_S_MAX = OVERRIDE_S_MAX
+#: How long a refused submission is shown.
+REFUSED_SUBMISSION_S = 86400.0
+#: The most submissions that wait, and the most bytes of their documents: of all, and of one
+#: identity.
+SUBMISSIONS_MAX, OWNER_SUBMISSIONS_MAX = 1000, 200
+SUBMISSION_BYTES_MAX, OWNER_SUBMISSION_BYTES_MAX = 4 * 2**20, 2**20
+#: The most refused submissions of one identity that are shown.
+REFUSED_SUBMISSIONS_MAX = 50
+
+
 class Override(msgspec.Struct, frozen=True):
-    """A cancel, drain or suspension that could not be committed; it expires and counts as drift.
+    """A cancel, drain, suspension or submission that could not be committed; it expires and counts
+    as drift.
 
     ``subject`` is the job, the node, or what is suspended: ``cluster`` or ``queue/NAME``.
     ``run_key`` is the run that a cancel concerns: it is filled in when the override is first
     applied, and no other run is touched. ``commit`` is the commit by which git has it too, if that
-    is not in force because the structure is held or refused.
+    is not in force because the structure is held or refused. ``submission`` is set for ``submit``
+    only; unset, it is not stored, so that journals of versions without it are still replayed.
     """
 
-    verb: OverrideVerb
+    verb: StoredVerb
     subject: str
     reason: str
     owner: str
@@ -412,6 +440,12 @@ class Override(msgspec.Struct, frozen=True):
     expires_at: float
     run_key: str = ""
     commit: str = ""
+    submission: Submission | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def waiting(self) -> Submission | None:
+        """The submission that is still to be committed; None: there is none."""
+        return self.submission if self.submission and not self.submission.refused else None
 
     @property
     def key(self) -> tuple[str, str]:
@@ -433,12 +467,29 @@ class ClearOverride(msgspec.Struct, frozen=True, tag="clear"):
     """A request of ``owner`` to end an override before its time."""
 
     id: str
-    verb: OverrideVerb
+    verb: StoredVerb
     subject: str
     owner: str
 
 
-OverrideRequest = PutOverride | ClearOverride
+class QueueSubmissions(msgspec.Struct, frozen=True, tag="queue"):
+    """A request to keep submissions until git takes them: all, or none."""
+
+    id: str
+    items: tuple[Override, ...]
+
+
+class SettleSubmission(msgspec.Struct, frozen=True, tag="settle"):
+    """The end of a submission's wait: it is in ``commit``, or it is ``refused`` for a reason."""
+
+    id: str
+    subject: str
+    submission: str
+    commit: str = ""
+    refused: str = ""
+
+
+OverrideRequest = PutOverride | ClearOverride | QueueSubmissions | SettleSubmission
 
 
 class ScheduleInputs(msgspec.Struct, frozen=True):

@@ -205,9 +205,14 @@ def _at_controller(
         return sent(change, "/v1/dry-runs", "would be submitted")
 
     if dry_run or len(texts) > 1:
-        found = change_requests.each(texts, tried)
-        if dry_run:
-            return found
+        try:
+            found = change_requests.each(texts, tried)
+        except change_requests.ChangeError as error:
+            if dry_run or not error.unreachable:
+                raise  # else they wait for git, as the whole is answered
+        else:
+            if dry_run:
+                return found
     if len(texts) == 1:
         return sent(texts[0], "/v1/jobs", "submitted")
     whole = "---\n".join(f"{one.text.rstrip()}\n" for one in texts)

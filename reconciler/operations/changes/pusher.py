@@ -205,7 +205,8 @@ class GitPusher:
         name, reason, below = change.name, change.reason, change.below
         subject = f"{change.verb.capitalize()} Job/{name}"
         if change.verb == "submit":
-            return requests.AddJob(change.text, name, author)
+            waited = (change.submission, change.waited_since)
+            return requests.AddJob(change.text, name, author, None, *waited)
         if change.verb == "approve":
             require_digest(name)
             return requests.Approve(name, author, reason, self._held_at(name))
@@ -482,7 +483,8 @@ def _result(change: SubmittedDocument, answer: requests.RequestResult) -> Remote
     if answer.status == "forbidden" and change.verb == "prune":
         return RemoteChangeResult(change.name, 403, f"its file stays: {answer.message}")
     if answer.status == "failed":
-        return RemoteChangeResult(change.name, 503, f"git can't be reached: {answer.message}")
+        why = f"git can't be reached: {answer.message}"
+        return RemoteChangeResult(change.name, 503, why, is_away=True)
     if answer.status == "refused" and change.verb == "submit":
         status = 409  # the document itself was checked before
     if status is not None:

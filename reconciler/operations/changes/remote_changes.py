@@ -74,6 +74,8 @@ class SubmittedDocument(msgspec.Struct, frozen=True):
         queue, owner: of the job, for ``submit``, as written.
         above: the caller is above the rules of Access, as an administrator's token is.
         warnings: problems of the document that do not refuse it, a sentence each.
+        submission: identifies a submission that has waited for git; empty: it has not.
+        waited_since: when it came, in seconds since the epoch.
     """
 
     verb: Verb
@@ -87,14 +89,18 @@ class SubmittedDocument(msgspec.Struct, frozen=True):
     queue: str = ""
     owner: str = ""
     above: bool = False
+    submission: str = ""
+    waited_since: float = 0.0
 
 
 class RemoteChangeResult(msgspec.Struct, frozen=True):
     """Result of a change.
 
-    ``status`` is as in HTTP: 200 pushed (or nothing to do), 400 invalid, 403 not allowed, 404 no
+    ``status`` is as in HTTP: 200 pushed (or nothing to do), 202 waits for git,
+    400 invalid, 403 not allowed, 404 no
     such subject, 409 another document has the name, 424 (``WITHDRAWN``) another change that goes
-    together with it was refused, 503 git can't be reached.
+    together with it was refused, 503 git can't be reached (``is_away``), or something else can't be
+    read.
     """
 
     name: str
@@ -103,6 +109,7 @@ class RemoteChangeResult(msgspec.Struct, frozen=True):
     commit: str | None = None
     problems: tuple[desired.Problem, ...] = ()
     warnings: tuple[str, ...] = ()
+    is_away: bool = False
 
 
 def queues_and_owners(written: Documents) -> list[tuple[str, str]]:

@@ -5,7 +5,7 @@ each. A queue can be in sync and suspended; a pool can be out of sync and health
 """
 
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -114,6 +114,20 @@ def drift_line(drift: Iterable[Json]) -> str:
     count = "1 difference" if len(rows) == 1 else f"{len(rows)} differences, the worst"
     subject = short_subject(worst["subject"])
     return f"{count}: {worst['severity']} {worst['kind']} {subject} (`muster drift`)"
+
+
+def submissions_line(sync: Json, format_clock: Callable[[str], str]) -> str:
+    """Return how many submissions are not in git, by ``/v1/sync``; empty if all are."""
+    found: Json = sync.get("submissions") or {}  # older controllers do not send it
+    parts = []
+    if waiting := found.get("waiting"):
+        verb = "waits" if waiting == 1 else "wait"
+        since = format_clock(found["since"])
+        parts.append(f"{quantities.counted(waiting, 'submission')} {verb} for git since {since}")
+    if refused := found.get("refused"):
+        was = "was" if refused == 1 else "were"
+        parts.append(f"{quantities.counted(refused, 'submission')} {was} refused")
+    return f"{'; '.join(parts)} (`muster overrides`)" if parts else ""
 
 
 def short_subject(text: str) -> str:

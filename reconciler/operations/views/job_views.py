@@ -439,7 +439,16 @@ def override_view(of: records.Override, *, signed: bool = False) -> view_types.O
         format_time(of.expires_at),
         overrides.commit_command(of, signed=signed),
         of.commit or None,
+        of.submission.refused or None if of.submission else None,
     )
+
+
+def submissions_view(in_force: Iterable[records.Override]) -> view_types.SubmissionsView:
+    """Return how many submissions wait for git."""
+    kept = [one for one in in_force if one.verb == "submit"]
+    since = [one.made_at for one in kept if one.waiting is not None]
+    first = json_format.time_or_none(min(since, default=None))
+    return view_types.SubmissionsView(len(since), first, len(kept) - len(since))
 
 
 def event_view(of: events.Event) -> view_types.EventView:
@@ -466,6 +475,7 @@ def sync_view(
     folder: str = "",
     branch: str = "",
     untold: Iterable[loop_messages.Untold] = (),
+    in_force: Iterable[records.Override] = (),
 ) -> view_types.SyncView:
     """Return the view of the sync status, for ``folder`` of ``branch``."""
     return view_types.SyncView(
@@ -495,4 +505,5 @@ def sync_view(
             for one in untold
         ],
         next_look=json_format.time_or_none(of.next_look_at),
+        submissions=submissions_view(in_force),
     )

@@ -315,7 +315,9 @@ class DriftView(json_format.View, frozen=True):
 class OverrideView(json_format.View, frozen=True):
     """An override that is not in git yet. ``commit`` is the command that commits it.
 
-    ``committed`` is the commit that has it and is not in force yet.
+    ``committed`` is the commit that has it and is not in force yet. With ``verb`` submit it is a
+    submission that waits for git; no command commits it, and ``refused`` is why it may not be
+    committed any more.
     """
 
     verb: str
@@ -326,6 +328,7 @@ class OverrideView(json_format.View, frozen=True):
     expires: str
     commit: str
     committed: str | None = None
+    refused: str | None = None
 
 
 class EventView(json_format.View, frozen=True):
@@ -381,6 +384,16 @@ class UntoldView(json_format.View, frozen=True):
     why: str
 
 
+class SubmissionsView(json_format.View, frozen=True):
+    """Submissions that are not in git: how many wait for it, since when, and how many it may not
+    get any more.
+    """
+
+    waiting: int = 0
+    since: str | None = None
+    refused: int = 0
+
+
 class SyncView(json_format.View, frozen=True):
     """Sync status of the repository; ``folder`` of ``branch`` is read, everything if it is
     empty. ``nextLook`` is when a repository that can't be read is tried again; else null.
@@ -399,3 +412,4 @@ class SyncView(json_format.View, frozen=True):
     suspended: dict[str, str]
     untold: list[UntoldView] = []
     next_look: str | None = None
+    submissions: SubmissionsView = SubmissionsView()

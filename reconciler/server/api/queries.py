@@ -311,6 +311,7 @@ def show_sync(
         facts.folder,
         facts.branch,
         published.untold if published is not None else (),
+        reader.overrides(),
     )
 
 

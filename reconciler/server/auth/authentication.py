@@ -3,7 +3,7 @@
 There is no way in without a token but to the few handlers that are open to everybody.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 from litestar.connection import ASGIConnection
@@ -22,6 +22,8 @@ NOBODY = ""
 OPTION = "roles"
 USERS = frozenset({"user"})
 NODES = frozenset({"node"})
+#: Roles of people.
+_STRONGEST_FIRST = ("admin", "user")
 #: Prometheus.
 SCRAPERS = frozenset({"metrics"})
 
@@ -31,6 +33,12 @@ class KnownTokens(Protocol):
 
     def find(self, token: bytes) -> Caller:
         """Return whose token it is; raise ``UnknownTokenError`` if it is nobody's."""
+        ...
+
+    def holder(self, name: str, roles: Sequence[str]) -> Caller | None:
+        """Return somebody by name, with the first of some roles that a valid token of theirs has;
+        None: they have no such token any more.
+        """
         ...
 
 
@@ -81,6 +89,12 @@ class Authenticator:
             raise UnauthenticatedError(
                 failed_calls.UNKNOWN, "the token of this call is somebody else's now"
             )
+
+    def holder(self, name: str) -> Caller | None:
+        """Return a person by name, with the strongest role that a valid token of theirs has; None:
+        they have no token any more.
+        """
+        return self._tokens.holder(name, _STRONGEST_FIRST)
 
     async def guard(
         self, connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler

@@ -78,6 +78,18 @@ class TokenTable:
             )
         return caller
 
+    def holder(self, name: str, roles: Sequence[str]) -> Caller | None:
+        """Return somebody by name, with the first of some roles that a valid token of theirs has;
+        None: they have no such token any more.
+        """
+        now = self._wall()
+        valid = {
+            caller.role: caller
+            for caller, expires_at in self._by_digest.values()
+            if caller.name == name and (expires_at is None or now < expires_at)
+        }
+        return next((valid[role] for role in roles if role in valid), None)
+
 
 class WatchedTokens:
     """The tokens of a file, read again when it changes.
@@ -120,10 +132,18 @@ class WatchedTokens:
         Raises:
             UnknownTokenError: it is nobody's, or it has expired.
         """
+        return self._newest().find(token)
+
+    def holder(self, name: str, roles: Sequence[str]) -> Caller | None:
+        """Return somebody by name and role, by the file as it is now (``TokenTable.holder``)."""
+        return self._newest().holder(name, roles)
+
+    def _newest(self) -> TokenTable:
+        """Return the tokens of the file as it is now."""
         if self._clock() - self._looked_at >= LOOK_S:
             self._looked_at = self._clock()
             self._look()
-        return self._table.find(token)
+        return self._table
 
     def _signature(self) -> tuple[int, ...]:
         """Return what changes with the file; empty if it can't be looked at."""

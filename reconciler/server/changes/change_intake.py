@@ -7,7 +7,7 @@ from reconciler.operations.changes import remote_changes
 from reconciler.operations.views import job_views
 from reconciler.server import errors
 from reconciler.server.api import envelopes
-from reconciler.server.changes import change_review
+from reconciler.server.changes import change_review, waiting_submissions
 from reconciler.server.loop_link import LinkClient
 from reconciler.server.repository_hints import RepositoryHints
 
@@ -42,6 +42,7 @@ class ChangeIntake:
         hints: have the loop look at what was pushed.
         access_log: takes refusals.
         link: has the loop's last message, by which answers have their time.
+        waiting: keeps submissions that git can't take now.
     """
 
     def __init__(
@@ -51,7 +52,10 @@ class ChangeIntake:
         hints: RepositoryHints,
         access_log: access_audit.AccessAudit,
         link: LinkClient,
+        *,
+        waiting: waiting_submissions.WaitingSubmissions,
     ) -> None:
+        self._waiting = waiting
         self._submitter = submitter
         self._review = review
         self._hints = hints
@@ -86,7 +90,7 @@ class ChangeIntake:
         if refused and together:
             results = iter([remote_changes.withdrawn(change.name) for change in wanted])
         else:
-            results = iter(await self.require_repository().submit(wanted, together=together))
+            results = iter(await self._submitted(wanted, together=together))
             self._hints.pushed()
         answers = [
             remote_changes.RemoteChangeResult(
@@ -104,6 +108,15 @@ class ChangeIntake:
             items=_result_views(answers, together=together),
             **envelopes.head(self._link.published),
         )
+
+    async def _submitted(
+        self, wanted: list[remote_changes.SubmittedDocument], *, together: bool
+    ) -> list[remote_changes.RemoteChangeResult]:
+        """Push changes, all or none; submissions of jobs wait if git can't be reached."""
+        submitter = self.require_repository()
+        if together and all(one.verb == "submit" and not one.dry_run for one in wanted):
+            return await self._waiting.submit(submitter, wanted)
+        return await submitter.submit(wanted, together=together)
 
     async def judged(self, results: Results, verb: remote_changes.Verb) -> Results:
         """Return the same results, with a message on those that are committed and do not apply by

@@ -144,7 +144,7 @@ class ChangeReview:
             request = text_worker.TextRequest(
                 asked.text, asked.caller.name, now, asked.owner, basis, view or b""
             )
-            found = text_worker.read(request, self._store.reader.newest_states)
+            found = text_worker.read(request, self._known_jobs)
         else:
             found = self._read_here(asked, view, now, basis)
         return (
@@ -169,9 +169,18 @@ class ChangeReview:
             judge,
             now,
             owner=asked.owner,
-            known=self._store.reader.newest_states,
+            known=self._known_jobs,
             basis=basis,
         )
+
+    def _known_jobs(self, names: Sequence[str]) -> set[str]:
+        """Return which of some names are jobs, those that wait for git included."""
+        reader = self._store.reader
+        found = set(reader.newest_states(names))
+        if len(found) < len(names):
+            waiting = {one.subject for one in reader.overrides() if one.verb == "submit"}
+            found |= waiting.intersection(names)
+        return found
 
     def _told(self, verbs: Sequence[remote_changes.Verb]) -> list[str]:
         sync = job_views.stored_sync(self._store.reader.view(job_views.SYNC))

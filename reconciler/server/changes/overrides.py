@@ -20,7 +20,7 @@ from reconciler.operations.changes import remote_changes
 from reconciler.operations.views import job_views, view_types
 from reconciler.server import errors
 from reconciler.server.api import envelopes, queries
-from reconciler.server.auth import authentication, authorization
+from reconciler.server.auth import authentication, authorization, tokens
 from reconciler.server.changes import change_routes
 from reconciler.server.changes.override_commits import OverrideCommits
 from reconciler.server.loop_link import LinkClient
@@ -32,10 +32,11 @@ FOR_S_DEFAULT = 4 * 3600
 FOR_S_MAX = records.OVERRIDE_S_MAX
 REASON_CHARACTERS_MAX = 1000
 #: The kind of override of each verb, and the verb of the permission to end it.
-_UNDOING: dict[str, tuple[records.OverrideVerb, remote_changes.Verb]] = {
+_UNDOING: dict[str, tuple[records.StoredVerb, remote_changes.Verb]] = {
     "cancel": ("cancel", "cancel"),
     "drain": ("drain", "undrain"),
     "suspend": ("suspend", "resume"),
+    "submit": ("submit", "submit"),
 }
 
 
@@ -157,7 +158,7 @@ async def put_overrides(
 )
 async def clear_override(
     *,
-    verb: Annotated[str, Parameter(pattern="^(cancel|drain|suspend)$")],
+    verb: Annotated[str, Parameter(pattern="^(cancel|drain|suspend|submit)$")],
     name: FromPath[str],
     request: Request[Any, Any, Any],
     store: NamedDependency[ServerStore],
@@ -172,10 +173,13 @@ async def clear_override(
     owner = caller.name
     kind, undoing = _UNDOING[verb]
     (name,) = authorization.canonical_names(undoing, [name.removeprefix("/")])
-    document = remote_changes.SubmittedDocument(undoing, owner, name)
-    denied = await asyncio.to_thread(authorization.refusals, store.reader, caller, [document])
-    if denied:
-        raise errors.Failure(403, f"{name}: {denied[0]}; nothing was done")
+    if kind == "submit":
+        await asyncio.to_thread(_require_own, store, caller, name)
+    else:
+        document = remote_changes.SubmittedDocument(undoing, owner, name)
+        denied = await asyncio.to_thread(authorization.refusals, store.reader, caller, [document])
+        if denied:
+            raise errors.Failure(403, f"{name}: {denied[0]}; nothing was done")
     told = f"ends {kind} {name}"
     authentication.note(access_log, "OverrideChanged", request, told)
     why = await override_requests.ask(
@@ -186,6 +190,21 @@ async def clear_override(
     return OverrideResults(
         items=[OverrideResult(name, None, None)], **envelopes.head(link.published)
     )
+
+
+def _require_own(store: ServerStore, caller: tokens.Caller, name: str) -> None:
+    """Refuse to withdraw a submission of somebody else, but for an administrator.
+
+    Raises:
+        Failure: 403, with whose it is.
+    """
+    for one in store.reader.overrides():
+        if one.key != ("submit", name) or caller.role == authorization.ADMIN:
+            continue
+        if one.owner != caller.name:
+            raise errors.Failure(
+                403, f"{name}: {one.owner} has submitted it, who may withdraw it; nothing was done"
+            )
 
 
 def _check(data: OverrideRequest) -> None:

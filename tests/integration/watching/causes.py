@@ -487,6 +487,17 @@ def cancelled_behind_git(scene: Scene) -> Iterator[None]:
 
 
 @contextmanager
+def submitted_behind_git(scene: Scene) -> Iterator[None]:
+    api = scene.bed.api
+    assert api is not None
+    document = beds.job("behind", "  command: ['true']")
+    with scene.away():
+        api.post("/v1/jobs", content=document.encode(), kind="application/yaml")
+        yield
+    scene.bed.until(lambda: scene.bed.get("/v1/sync")["sync"]["submissions"]["waiting"] == 0)
+
+
+@contextmanager
 def refused(scene: Scene) -> Iterator[None]:
     scene.bed.commit({"odd.yaml": BROKEN})
     yield
@@ -527,6 +538,7 @@ CAUSES: dict[str, tuple[str, Cause]] = {
         "MusterOverrideNotCommitted",
         lambda scene: overridden(scene, "suspend", "queue/default"),
     ),
+    "submission-not-committed": ("MusterSubmissionsWait", submitted_behind_git),
     "head-not-applied": ("MusterRevisionNotInForce", refused),
     "repository-unreadable": ("MusterRepositoryUnreadable", lambda scene: scene.away()),
     "instance-orphaned": ("MusterInstancesLeft", orphaned),

@@ -395,6 +395,17 @@ def suspended(site: Site, chance: random.Random) -> tuple[str, str, Healing]:
     return "suspended-by-override", subject, lambda: site.memory.ask(clear)
 
 
+def submitted(site: Site, chance: random.Random) -> tuple[str, str, Healing]:
+    name = f"late{chance.randrange(10**6)}"
+    kept = records.Submission("7", "text")
+    made = records.Override(
+        "submit", name, "away", "ada", site.now, site.now + HOUR, submission=kept
+    )
+    site.memory.ask(records.QueueSubmissions("a", (made,)))
+    settle = records.SettleSubmission("b", name, "7", commit="c" * 40)
+    return "submission-not-committed", name, lambda: site.memory.ask(settle)
+
+
 def refused(site: Site, chance: random.Random) -> tuple[str, str, Healing]:
     revision = f"{chance.getrandbits(160):040x}"
     site.status = desired.SyncStatus("OutOfSync", revision, message="2 errors")
@@ -436,6 +447,7 @@ CAUSES: dict[str, Cause] = {
     "queue-over-limit": over,
     "job-cancelled-by-override": cancelled,
     "suspended-by-override": suspended,
+    "submission-not-committed": submitted,
     "head-not-applied": refused,
     "repository-unreadable": stalled,
 }

@@ -1,5 +1,6 @@
 """What a server tells of a call before it is answered."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from litestar import Litestar, get
@@ -17,6 +18,9 @@ class _Tokens:
         return (
             tokens.Caller("n1", "node") if token == b"node" else tokens.Caller("ada@x.org", "user")
         )
+
+    def holder(self, _name: str, _roles: Sequence[str]) -> tokens.Caller | None:
+        return None
 
 
 def test_a_call_is_identified_once_it_has_shown_a_valid_token() -> None:

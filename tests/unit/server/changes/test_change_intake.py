@@ -54,7 +54,7 @@ class Surroundings:
     def intake(self) -> change_intake.ChangeIntake:
         """An intake with all of this around it."""
         around: Any = self
-        return change_intake.ChangeIntake(around, around, around, around, around)
+        return change_intake.ChangeIntake(around, around, around, around, around, waiting=around)
 
     def push(self, verb: remote_changes.Verb, *names: str) -> change_intake.Results:
         """Ask for a change of each name."""
@@ -111,7 +111,7 @@ def test_only_what_is_committed_can_be_held() -> None:
 
 def test_without_a_repository_nothing_is_taken() -> None:
     around: Any = Surroundings()
-    intake = change_intake.ChangeIntake(None, around, around, around, around)
+    intake = change_intake.ChangeIntake(None, around, around, around, around, waiting=around)
     with pytest.raises(errors.Failure) as failed:
         intake.require_repository()
     assert failed.value.status == 501

@@ -1,0 +1,190 @@
+"""Jobs submitted while git is away: kept, committed in order when it is back, each once."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reconciler.changes import requests
+from reconciler.operations.client import api_client, endpoints
+from reconciler.operations.tokens import token_file
+from reconciler.store import StoreReader
+from tests.integration import beds
+from tests.integration.test_overrides import muster
+
+Json = beds.Json
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Iterator[beds.Bed]:
+    with beds.Bed(tmp_path, url=True) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def git_away(bed: beds.Bed) -> Iterator[None]:
+    """Move the repository away for a while."""
+    repository, elsewhere = bed.folder / "repository.git", bed.folder / "away.git"
+    repository.rename(elsewhere)
+    try:
+        yield
+    finally:
+        elsewhere.rename(repository)
+
+
+def _submit(bed: beds.Bed, *names: str, command: str = "'true'") -> list[Json]:
+    assert bed.api is not None
+    text = "---\n".join(beds.job(name, f"  command: [{command}]") for name in names)
+    found: list[Json] = bed.api.post("/v1/jobs", content=text.encode(), kind="application/yaml")[
+        "items"
+    ]
+    return found
+
+
+def _submissions(bed: beds.Bed) -> Json:
+    return bed.get("/v1/sync")["sync"]["submissions"]
+
+
+def _drifting(bed: beds.Bed) -> list[tuple[str, str]]:
+    return [
+        (one["subject"], one["found"])
+        for one in bed.get("/v1/drift")["items"]
+        if one["kind"] == "submission-not-committed"
+    ]
+
+
+def _commits(bed: beds.Bed) -> list[str]:
+    """Return author and subjects of the commits that submitted, the first one first."""
+    log = bed.git(
+        *("log", "--reverse", "--format=%ae %s %b", "-z", "main"),
+        folder=bed.folder / "repository.git",
+    )
+    return [" ".join(one.split()) for one in log.split("\0") if "ubmit" in one]
+
+
+def _kinds(bed: beds.Bed, name: str) -> list[str]:
+    found = [one["kind"] for one in bed.get("/v1/events", job=name)["items"]]
+    return [kind for kind in found if kind.startswith("Submission")]
+
+
+def _settled(bed: beds.Bed) -> bool:
+    return bool(_submissions(bed)["waiting"] == 0)
+
+
+def test_jobs_wait_for_git_over_a_kill_and_run_once_they_are_committed(bed: beds.Bed) -> None:
+    with git_away(bed):
+        (first,) = _submit(bed, "first")
+        assert (first["status"], first["commit"]) == (202, None)
+        assert first["message"].startswith("accepted; waits for git: it is not committed yet")
+        (bed.folder / "second.yaml").write_text(beds.job("second", "  command: ['true']"))
+        (bed.folder / "third.yaml").write_text(beds.job("third", "  command: ['true']"))
+        printed, told = muster(bed, "submit", "second.yaml", "third.yaml")
+        assert printed == "second\nthird\n"
+        assert told.count("accepted; waits for git") == 2
+        assert [one["status"] for one in _submit(bed, "first")] == [202], "it may be said again"
+        waiting = [(name, "waits for git") for name in ("first", "second", "third")]
+        bed.until(lambda: _drifting(bed) == waiting)
+        bed.cluster.kill_controller()
+        bed.cluster.start_controller()
+        bed.cluster.wait_ready()
+        bed.until(lambda: _submissions(bed)["waiting"] == 3)
+        assert bed.get("/v1/jobs")["items"] == []
+        for command in ("status", "jobs"):
+            told = "".join(muster(bed, command))
+            assert "3 submissions wait for git since TIME (`muster overrides`)" in told
+        _, told = muster(bed, "overrides")
+        assert "first: waits for git, and is committed when that can be reached" in told
+    for name in ("first", "second", "third"):
+        bed.until_state(name, "Succeeded")
+    bed.until(lambda: _settled(bed))
+    bed.until(lambda: _drifting(bed) == [])
+    text = " ".join(_commits(bed))
+    places = [text.index(f"Submit Job/{name}") for name in ("first", "second", "third")]
+    assert places == sorted(places)
+    assert text.count("Submit Job/") == 3
+    assert text.count(f"{requests.SUBMISSION_TRAILER}: ") == 3
+    assert all(one.startswith("tester@example.org ") for one in _commits(bed))
+    assert _kinds(bed, "second") == ["SubmissionQueued", "SubmissionCommitted"]
+
+
+def test_what_was_pushed_before_a_kill_is_not_committed_again(bed: beds.Bed) -> None:
+    """The commit is there, and even its job has left git since; only the mark is missing."""
+    with git_away(bed):
+        _submit(bed, "pushed", "left", "open")
+        bed.cluster.kill_controller()
+    ids = {
+        one.subject: one.submission.id
+        for one in StoreReader.open(f"sqlite:///{bed.cluster.state}/store.db").overrides()
+        if one.submission
+    }
+    for name in ("pushed", "left"):
+        document = beds.job(name, "  command: ['true']")
+        trailer = f"Submit Job/{name}\n\n{requests.SUBMISSION_TRAILER}: {ids[name]}"
+        pushed = bed.commit({f"jobs/{name}.yaml": document}, trailer)
+    bed.commit({"jobs/left.yaml": None}, "Cancel Job/left")
+    bed.cluster.start_controller()
+    bed.cluster.wait_ready()
+    bed.until(lambda: _settled(bed))
+    bed.until_state("pushed", "Succeeded")
+    bed.until_state("open", "Succeeded")
+    text = " ".join(_commits(bed))
+    assert [text.count(f"Submit Job/{name}") for name in ("pushed", "left", "open")] == [1, 1, 1]
+    names = {one["name"] for one in bed.get("/v1/jobs")["items"]}
+    assert names == {"pushed", "open"}, "nobody submitted `left` again"
+    told = [one["message"] for one in bed.get("/v1/events", job="left")["items"]]
+    assert told[-1] == f"of tester@example.org, in {pushed[:12]}"
+
+
+def test_kills_at_any_moment_commit_each_submission_once(bed: beds.Bed) -> None:
+    names = [f"job-{number}" for number in range(12)]
+    with git_away(bed):
+        _submit(bed, *names)
+    for _ in range(4):
+        with contextlib.suppress(api_client.ApiError):
+            bed.until(lambda: _submissions(bed)["waiting"] < len(names), timeout_s=5)
+        bed.cluster.kill_controller()
+        bed.cluster.start_controller()
+        bed.cluster.wait_ready()
+    bed.until(lambda: _settled(bed))
+    text = " ".join(_commits(bed))
+    assert [text.count(f"Submit Job/{name} ") for name in names] == [1] * len(names)
+    assert text.count(f"{requests.SUBMISSION_TRAILER}: ") == len(names)
+    for name in names:
+        bed.until_state(name, "Succeeded")
+
+
+def test_who_lost_the_right_is_refused_and_blocks_nobody(bed: beds.Bed) -> None:
+    assert bed.api is not None
+    tokens, own = bed.cluster.state / "tokens", bed.folder / "bob-token"
+    secret = token_file.new_token()
+    token_file.write_private(own, secret)
+    before = tokens.read_text()
+    line = token_file.line_of(secret, "bob@example.org", "user")
+    token_file.write_private(tokens, before + line.text() + "\n")
+    other = api_client.ApiClient(endpoints.Endpoint(url=bed.cluster.url, token_file=str(own)))
+
+    def knows_bob() -> bool:
+        try:
+            return bool(other.get("/v1/sync"))
+        except api_client.ApiError as error:
+            assert error.status == 401  # the file is looked at once a second
+            return False
+
+    with git_away(bed), contextlib.closing(other):
+        document = beds.job("gone", "  command: ['true']").encode()
+        bed.until(knows_bob)
+        (gone,) = other.post("/v1/jobs", content=document, kind="application/yaml")["items"]
+        assert gone["status"] == 202
+        _submit(bed, "stays")
+        token_file.write_private(tokens, before)
+        bed.until(lambda: not knows_bob())
+    bed.until_state("stays", "Succeeded")
+    bed.until(lambda: _submissions(bed) == {"waiting": 0, "since": None, "refused": 1})
+    bed.until(lambda: _drifting(bed) == [("gone", "refused")])
+    assert _kinds(bed, "gone") == ["SubmissionQueued", "SubmissionRefused"]
+    _, told = muster(bed, "overrides")
+    assert "gone: not committed: bob@example.org has no token any more" in told
+    printed, _ = muster(bed, "overrides", "clear", "submit", "gone")
+    assert printed == "gone\n"
+    bed.until(lambda: _drifting(bed) == [])
