@@ -13,8 +13,6 @@ from reconciler.store import StoreReader
 from tests.integration import beds
 from tests.integration.test_overrides import muster
 
-Json = beds.Json
-
 
 @pytest.fixture
 def bed(tmp_path: Path) -> Iterator[beds.Bed]:
@@ -33,16 +31,16 @@ def git_away(bed: beds.Bed) -> Iterator[None]:
         elsewhere.rename(repository)
 
 
-def _submit(bed: beds.Bed, *names: str, command: str = "'true'") -> list[Json]:
+def _submit(bed: beds.Bed, *names: str, command: str = "'true'") -> list[beds.Json]:
     assert bed.api is not None
     text = "---\n".join(beds.job(name, f"  command: [{command}]") for name in names)
-    found: list[Json] = bed.api.post("/v1/jobs", content=text.encode(), kind="application/yaml")[
-        "items"
-    ]
+    found: list[beds.Json] = bed.api.post(
+        "/v1/jobs", content=text.encode(), kind="application/yaml"
+    )["items"]
     return found
 
 
-def _submissions(bed: beds.Bed) -> Json:
+def _submissions(bed: beds.Bed) -> beds.Json:
     return bed.get("/v1/sync")["sync"]["submissions"]
 
 
@@ -165,11 +163,10 @@ def test_who_lost_the_right_is_refused_and_blocks_nobody(bed: beds.Bed) -> None:
     other = api_client.ApiClient(endpoints.Endpoint(url=bed.cluster.url, token_file=str(own)))
 
     def knows_bob() -> bool:
-        try:
+        """Return True if the server has read bob's token, and not its end: it looks each second."""
+        with contextlib.suppress(api_client.ApiError):
             return bool(other.get("/v1/sync"))
-        except api_client.ApiError as error:
-            assert error.status == 401  # the file is looked at once a second
-            return False
+        return False
 
     with git_away(bed), contextlib.closing(other):
         document = beds.job("gone", "  command: ['true']").encode()
@@ -177,6 +174,8 @@ def test_who_lost_the_right_is_refused_and_blocks_nobody(bed: beds.Bed) -> None:
         (gone,) = other.post("/v1/jobs", content=document, kind="application/yaml")["items"]
         assert gone["status"] == 202
         _submit(bed, "stays")
+        with pytest.raises(api_client.ApiError, match=r"tester@example\.org has submitted"):
+            other.delete("/v1/overrides/submit/stays")
         token_file.write_private(tokens, before)
         bed.until(lambda: not knows_bob())
     bed.until_state("stays", "Succeeded")

@@ -36,8 +36,8 @@ def find(
         *(f"--format=%H %(trailers:key={_TRAILER},valueonly,separator=%x20)", head, "--"),
     )
     found: dict[str, str] = {}
-    for line in done.stdout.decode("utf-8", "replace").splitlines():
-        commit, *ids = line.split()
+    for line in done.stdout.decode("utf-8", "replace").split("\n"):
+        commit, *ids = line.split() or [""]
         found |= {one: commit for one in ids if one in waited}
     return found
 

@@ -443,14 +443,6 @@ def override_view(of: records.Override, *, signed: bool = False) -> view_types.O
     )
 
 
-def submissions_view(in_force: Iterable[records.Override]) -> view_types.SubmissionsView:
-    """Return how many submissions wait for git."""
-    kept = [one for one in in_force if one.verb == "submit"]
-    since = [one.made_at for one in kept if one.waiting is not None]
-    first = json_format.time_or_none(min(since, default=None))
-    return view_types.SubmissionsView(len(since), first, len(kept) - len(since))
-
-
 def event_view(of: events.Event) -> view_types.EventView:
     """Return the view of an event, with its own words only."""
     return view_types.EventView(
@@ -475,7 +467,7 @@ def sync_view(
     folder: str = "",
     branch: str = "",
     untold: Iterable[loop_messages.Untold] = (),
-    in_force: Iterable[records.Override] = (),
+    submissions: view_types.SubmissionsView = view_types.SubmissionsView(),  # noqa: B008 - frozen
 ) -> view_types.SyncView:
     """Return the view of the sync status, for ``folder`` of ``branch``."""
     return view_types.SyncView(
@@ -505,5 +497,5 @@ def sync_view(
             for one in untold
         ],
         next_look=json_format.time_or_none(of.next_look_at),
-        submissions=submissions_view(in_force),
+        submissions=submissions,
     )

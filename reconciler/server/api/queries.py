@@ -16,7 +16,13 @@ from reconciler.model.state import records
 from reconciler.model.state.pending_reasons import Reason, ReasonCode
 from reconciler.model.state.states import JobState
 from reconciler.model.values import suggestions, times
-from reconciler.operations.views import attempt_views, job_views, quota_views, view_types
+from reconciler.operations.views import (
+    attempt_views,
+    job_views,
+    quota_views,
+    submission_views,
+    view_types,
+)
 from reconciler.server import errors
 from reconciler.server.api import envelopes
 from reconciler.server.auth import authentication, authorization, read_rights, tokens
@@ -311,7 +317,7 @@ def show_sync(
         facts.folder,
         facts.branch,
         published.untold if published is not None else (),
-        reader.overrides(),
+        submission_views.submissions_view(reader.overrides()),
     )
 
 

@@ -31,11 +31,11 @@ def settle(world: World, name: str, *, commit: str = "", refused: str = "") -> s
 
 def drifts(world: World) -> list[tuple[str, str]]:
     """Return subjects and states of submissions in the last cycle's drift."""
-    return [
+    return sorted(
         (one.subject, one.found)
         for one in world.memory.drift
         if one.kind == "submission-not-committed"
-    ]
+    )
 
 
 def subjects(world: World) -> list[str]:

@@ -165,3 +165,17 @@ def test_a_node_token_is_for_the_nodes_of_its_host_list(path: pathlib.Path) -> N
     assert [caller.may_be(node) for node in ("gpu1", "gpu2", "gpu3", "gpu[1-2]", None)] == [
         *(True, True, False, False, False)
     ]
+
+
+def test_a_person_is_found_by_the_strongest_token_that_is_valid_now(path: pathlib.Path) -> None:
+    wall = Clock()
+    clock = Clock()
+    write(path, "a ada user\nb ada admin 1970-01-01T00:16:41Z\nc n1 node\n")
+    gate = authentication.Authenticator(tokens.WatchedTokens(path, clock=clock, wall=wall))
+    assert gate.holder("ada") == tokens.Caller("ada", "admin")
+    wall.now += 1
+    assert gate.holder("ada") == tokens.Caller("ada", "user")
+    assert gate.holder("n1") is None, "a node submits nothing"
+    write(path, "c n1 node\n")
+    clock.now += tokens.LOOK_S
+    assert gate.holder("ada") is None

@@ -9,6 +9,7 @@ import pytest
 
 from reconciler.desired.documents import document_reader, yaml_reader
 from reconciler.model import desired
+from reconciler.model.state import records
 from reconciler.operations.changes import remote_changes
 from reconciler.operations.views import job_views
 from reconciler.server.auth import tokens
@@ -29,6 +30,9 @@ class _Store:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+
+    def overrides(self) -> tuple[records.Override, ...]:
+        return ()
 
     def newest_states(self, names: Sequence[str]) -> Collection[str]:
         self.asked += names
