@@ -34,6 +34,7 @@ COMMANDS = {
     "cluster.top": ("top",),
     "jobs.explain": ("explain",),
     "cluster.report": ("report",),
+    "cluster.accounting": ("accounting",),
     "repository.review": ("validate", "plan", "snapshot"),
     "cluster.simulate": ("scenario", "simulate"),
     "cluster.backups": ("backup", "restore", "adopt"),
@@ -53,7 +54,7 @@ SECTIONS = {
     "Run": ("submit", "run", "wait", "logs", "cancel", "hold", "release", "rerun"),
     "Inspect": (
         *("status", "jobs", "job", "explain", "nodes", "node", "queues", "quotas"),
-        *("drift", "events", "top", "plot", "report", "schema"),
+        *("drift", "events", "top", "plot", "report", "accounting", "schema"),
     ),
     "Change": ("drain", "undrain", "suspend", "resume", "overrides", "prune", "export", "rollback"),
     "Review": (

@@ -51,6 +51,7 @@ _OPTIONS: dict[str, str] = {
     "--policy": "POLICY",
     "--pool": "POOL",
     "--prices": "FILE",
+    "--out": "FOLDER",
     "--priority-class": "CLASS",
     "--provisioners": "FOLDER",
     "--queue": "QUEUE",

@@ -13,6 +13,7 @@ from litestar.openapi.plugins import JsonRenderPlugin, YamlRenderPlugin
 from reconciler import __version__
 from reconciler.server import agent_sync, errors, shutdown
 from reconciler.server.api import (
+    accounting,
     audit,
     explanations,
     health,
@@ -63,6 +64,7 @@ def create_app(parts: Composition, *, address: str) -> Litestar:
             *audit.HANDLERS,
             *overrides.HANDLERS,
             *reports.HANDLERS,
+            *accounting.HANDLERS,
             *log_routes.HANDLERS,
         ],
         dependencies=parts.dependencies(address),

@@ -115,6 +115,39 @@ def open_attempts(
     return [(attempt, known.get(attempt.job_key)) for attempt in found]
 
 
+def ended_attempts(
+    reader: StoreReader,
+    began: float,
+    ended: float,
+    *,
+    after: tuple[float, str] | None,
+    limit: int,
+) -> list[tuple[records.AttemptRecord, records.JobRecord | None, records.NodeRecord | None]]:
+    """Return concluded attempts that ended between two times, by their end, with job and node.
+
+    Args:
+        after: end and id of the last one of the page before; None: the first page.
+        limit: the most of one page.
+    """
+    table = schema.ATTEMPTS.c
+    where = [table.concluded == sa.literal_column("1"), table.ended_at < ended]
+    where.append(table.ended_at >= (began if after is None else max(began, after[0])))
+    if after is not None:
+        where.append((table.ended_at > after[0]) | (table.id > after[1]))
+    statement = sa.select(table.body).where(*where).order_by(table.ended_at, table.id)
+    rows = reader.rows(statement.limit(min(limit, statements.ROWS_MAX)))
+    found = [codec.attempt(row.body) for row in rows]
+    jobs: dict[str, records.JobRecord] = {}
+    for part in statements.batches(sorted({attempt.job_key for attempt in found})):
+        known = sa.select(schema.JOBS.c.key, schema.JOBS.c.body).where(schema.JOBS.c.key.in_(part))
+        jobs |= {row.key: codec.job(row.body) for row in reader.rows(known)}
+    nodes: dict[str, records.NodeRecord] = {}
+    for part in statements.batches(sorted({attempt.node for attempt in found})):
+        there = sa.select(schema.NODES.c.body).where(schema.NODES.c.name.in_(part))
+        nodes |= {node.name: node for row in reader.rows(there) for node in [codec.node(row.body)]}
+    return [(one, jobs.get(one.job_key), nodes.get(one.node)) for one in found]
+
+
 def _between(
     column: sa.ColumnElement[Any], began: float, ended: float, unit_s: int
 ) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:

@@ -6,7 +6,7 @@ from typing import Any
 from reconciler.model.protocol import loop_messages
 from reconciler.model.values.times import format_time
 from reconciler.operations.history import past_reasons
-from reconciler.operations.reports import usage_reports
+from reconciler.operations.reports import attempt_rows, usage_reports
 from reconciler.operations.views import job_views, json_format, quota_views, view_types
 
 
@@ -114,6 +114,13 @@ class SnapshotEnvelope(Envelope, frozen=True, kw_only=True):
     pools: list[view_types.PoolView]
     drift: list[view_types.DriftView]
     sync: view_types.SyncView
+
+
+class AttemptRows(Envelope, frozen=True, kw_only=True):
+    """Ended attempts, with the names of the table's columns; ``next`` as of ``Jobs``."""
+
+    items: list[attempt_rows.AttemptRow]
+    next: str | None = None
 
 
 class ReportEnvelope(Envelope, frozen=True, kw_only=True):

@@ -1,0 +1,166 @@
+"""The table of ended attempts: each attempt once, in pages, in files that are whole or absent."""
+
+import csv
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from reconciler import store
+from reconciler.model.state.states import AttemptState, JobState
+from reconciler.model.values.resources import Resources
+from reconciler.operations.reports import attempt_files, attempt_rows
+from tests.unit.store import samples
+
+DAY = "1970-01-01"
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[store.Store]:
+    """Return a store in which 25 attempts have ended, all at few moments, and one goes on."""
+    made = store.Store.open(f"sqlite:///{tmp_path / 'muster.db'}")
+    job = samples.job(
+        "=cmd()", state=JobState.RUNNING, elements=30, labels={"team": "b", "area": "a"}
+    )
+    over = [
+        msgspec.structs.replace(
+            samples.attempt(job, one, state=AttemptState.ENDED, exit_code=one % 2, concluded=True),
+            ended_at=200.0 + one // 10,
+            resources=Resources(2000, 2**30, 500),
+        )
+        for one in range(25)
+    ]
+    goes_on = samples.attempt(job, 26, state=AttemptState.RUNNING)
+    decided = samples.cycle(jobs=(job,), attempts=(*over, goes_on), nodes=(samples.node(),))
+    epoch = made.lead("one", 50.0)
+    made.commit(epoch, 1, decided, store.CycleExtras(journal=b"delta"))
+    yield made
+    made.close()
+
+
+def pages(of: store.Store, limit: int, day: str = DAY) -> Iterator[list[attempt_rows.AttemptRow]]:
+    """Yield the rows of a day in pages."""
+    after = ""
+    while True:
+        found = attempt_rows.page(of.reader, day, after, limit)
+        yield found.rows
+        if not found.next:
+            return
+        after = found.next
+
+
+@pytest.mark.parametrize("limit", [1, 3, 5, 25, 1000])
+def test_pages_have_every_ended_attempt_once_and_in_order(opened: store.Store, limit: int) -> None:
+    found = [row for rows in pages(opened, limit) for row in rows]
+    assert len({row.attempt for row in found}) == len(found) == 25
+    assert [row.ended for row in found] == sorted(row.ended for row in found)
+    assert list(pages(opened, limit, "1970-01-02")) == [[]]
+
+
+def test_a_row_says_what_ran_for_whom_and_for_how_long(opened: store.Store) -> None:
+    row = next(pages(opened, 1))[0]
+    assert (row.job, row.run, row.owner, row.queue) == ("=cmd()", 1, "alice@example.org", "default")
+    assert (row.pool, row.node, row.gpus, row.gpu_share) == ("cpu", "n1", 0.5, 0.5)
+    assert (row.gpu_model, row.labels) == ("H200", '{"area":"a","team":"b"}')
+    assert (row.waited_s, row.ran_s, row.gpu_seconds) == (2.0, 98.0, 49.5)
+    assert (row.succeeded, row.reason, row.exit_code) == (True, "Exited", 0)
+    assert row.ended == "1970-01-01T00:03:20.000Z"
+
+
+def test_what_did_not_happen_is_not_zero(opened: store.Store) -> None:
+    job = samples.job()
+    ended = samples.attempt(job, try_number=2, state=AttemptState.ENDED, concluded=True)
+    second = attempt_rows.row_of(ended, job, None)
+    assert (second.waited_s, second.ran_s, second.gpu_model) == (None, 1.0, None)
+    never = attempt_rows.row_of(
+        msgspec.structs.replace(ended, started_at=None, try_number=1, devices=()), None, None
+    )
+    assert (never.started, never.waited_s, never.ran_s) == (None, None, None)
+    assert (never.owner, never.queue, never.submitted, never.gpu_share) == (None,) * 4
+
+
+@pytest.mark.parametrize("after", ["x", "1", "nobody:x"])
+def test_a_place_that_no_page_gave_is_refused(opened: store.Store, after: str) -> None:
+    with pytest.raises(ValueError, match="no place in the list"):
+        attempt_rows.page(opened.reader, DAY, after, 5)
+
+
+def test_the_file_is_the_same_each_time_and_no_cell_is_a_formula(
+    opened: store.Store, tmp_path: Path
+) -> None:
+    folder = tmp_path / "out" / "deep"
+    path, count = attempt_files.write_day(folder, DAY, pages(opened, 4), "csv")
+    assert (path.name, count) == ("jobs-1970-01-01.csv", 25)
+    before = path.read_bytes()
+    attempt_files.write_day(folder, DAY, pages(opened, 1000), "csv")
+    assert path.read_bytes() == before
+    assert [one.name for one in folder.iterdir()] == [path.name]
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert tuple(rows[0]) == attempt_files.COLUMNS
+    assert {row["job"] for row in rows} == {"'=cmd()"}
+    assert [row["succeeded"] for row in rows[:2]] == ["true", "false"]
+    assert len(before.splitlines()) == 26, "a line is a row"
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_fewer_rows_never_replace_more(
+    opened: store.Store, tmp_path: Path, form: attempt_files.Form
+) -> None:
+    path, _ = attempt_files.write_day(tmp_path / "out", DAY, pages(opened, 10), form)
+    before = path.read_bytes()
+    with pytest.raises(attempt_files.TableFileError, match="it has 25 rows, and the store has 10"):
+        attempt_files.write_day(tmp_path / "out", DAY, [next(pages(opened, 10))], form)
+    assert path.read_bytes() == before
+    assert [one.name for one in (tmp_path / "out").iterdir()] == [path.name]
+
+
+def test_what_breaks_off_leaves_nothing_and_the_file_before(
+    opened: store.Store, tmp_path: Path
+) -> None:
+    def broken() -> Iterator[list[attempt_rows.AttemptRow]]:
+        yield next(pages(opened, 10))
+        raise ConnectionError("the controller has gone")
+
+    folder = tmp_path / "out"
+    with pytest.raises(attempt_files.TableFileError, match="the controller has gone"):
+        attempt_files.write_day(folder, DAY, broken(), "csv")
+    assert list(folder.iterdir()) == []
+
+
+def test_parquet_has_types_and_text_as_it_is(opened: store.Store, tmp_path: Path) -> None:
+    path, count = attempt_files.write_day(tmp_path, DAY, pages(opened, 10), "parquet")
+    table = importlib.import_module("pyarrow.parquet").read_table(str(path))
+    assert table.num_rows == count == 25
+    assert tuple(table.column_names) == attempt_files.COLUMNS
+    types = {field.name: (str(field.type), field.nullable) for field in table.schema}
+    assert types["ended"] == ("timestamp[ms, tz=UTC]", False)
+    assert types["started"] == ("timestamp[ms, tz=UTC]", True)
+    assert (types["run"], types["gpus"]) == (("int64", False), ("double", False))
+    assert types["succeeded"] == ("bool", False)
+    first = table.slice(0, 1).to_pylist()[0]
+    assert (first["job"], first["ended"].timestamp()) == ("=cmd()", 200.0)
+
+
+def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise ImportError(name)
+
+    attempt_files.require("parquet")
+    monkeypatch.setattr(importlib, "import_module", missing)
+    attempt_files.require("csv")
+    with pytest.raises(attempt_files.TableFileError, match=r"muster-cluster\[parquet\]"):
+        attempt_files.require("parquet")
+
+
+def test_the_guide_lists_every_column_with_its_type() -> None:
+    guide = Path("docs/guides/queue-administrator/reports.md").read_text(encoding="utf-8")
+    arrow = importlib.import_module("pyarrow")
+    for field in attempt_files.parquet_schema(arrow):
+        kind = {"double": "number", "int64": "integer", "string": "text", "bool": "boolean"}.get(
+            str(field.type), "time"
+        )
+        optional = ", may be empty" if field.nullable else ""
+        assert f"| `{field.name}` | {kind}{optional} |" in guide, field.name
