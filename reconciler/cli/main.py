@@ -34,7 +34,7 @@ COMMANDS = {
     "cluster.top": ("top",),
     "jobs.explain": ("explain",),
     "cluster.report": ("report",),
-    "cluster.accounting": ("accounting",),
+    "cluster.attempt_table": ("accounting",),
     "repository.review": ("validate", "plan", "snapshot"),
     "cluster.simulate": ("scenario", "simulate"),
     "cluster.backups": ("backup", "restore", "adopt"),

@@ -13,7 +13,7 @@ from litestar.openapi.plugins import JsonRenderPlugin, YamlRenderPlugin
 from reconciler import __version__
 from reconciler.server import agent_sync, errors, shutdown
 from reconciler.server.api import (
-    accounting,
+    attempt_list,
     audit,
     explanations,
     health,
@@ -64,7 +64,7 @@ def create_app(parts: Composition, *, address: str) -> Litestar:
             *audit.HANDLERS,
             *overrides.HANDLERS,
             *reports.HANDLERS,
-            *accounting.HANDLERS,
+            *attempt_list.HANDLERS,
             *log_routes.HANDLERS,
         ],
         dependencies=parts.dependencies(address),

@@ -2,6 +2,7 @@
 
 import csv
 import datetime as dt
+import io
 from pathlib import Path
 
 from tests.integration import beds
@@ -25,7 +26,7 @@ def test_what_ran_is_in_the_file_of_its_day(tmp_path: Path) -> None:
         assert printed.count("jobs-") == 2
         assert "attempts" in told
         found = sorted((bed.folder / "out").glob("jobs-*.csv"))  # midnight may have passed
-        rows = [row for path in found for row in csv.DictReader(path.open(newline=""))]
+        rows = [row for path in found for row in csv.DictReader(io.StringIO(path.read_text()))]
         ended = sorted((row["job"], row["succeeded"], row["exit_code"]) for row in rows)
         assert ended == [("bad", "false", "1")] * 3 + [("good", "true", "0")]
         assert {row["queue"] for row in rows} == {"default"}

@@ -1,7 +1,8 @@
 """The nodes that a change takes out of service although their pool keeps them, and why.
 
 Two structures and the records come in. A node leaves if what it reports fits its pool before the
-change and not after it, or if the change keeps work away from it: by a taint, or by a reservation.
+change and not after it, or if the change keeps work away from it: by a taint, by a reservation, or
+because it takes away a volume that running jobs of the pool use.
 Nodes that report nothing are taken as fit, and those that are unfit on both sides as in service:
 what is broken for a moment must not make a change look smaller than it is. What a brake holds in
 service is fit, and leaves if the brake of the changed pool lets it go.
@@ -19,8 +20,8 @@ from reconciler.model.observed import health_checks
 from reconciler.model.state import records
 from reconciler.model.values import times
 
-#: Why a node leaves: its report does not fit, a taint, or a reservation.
-Cause = Literal["unfit", "taint", "reservation"]
+#: Why a node leaves: its report does not fit, a taint, a reservation, or a volume that jobs use.
+Cause = Literal["unfit", "taint", "reservation", "volume"]
 #: Nodes with GPUs, by pool.
 NodesByPool = Mapping[str, Mapping[str, int]]
 
@@ -36,6 +37,7 @@ class ServiceExit(msgspec.Struct, frozen=True):
         why: the reason, in words.
         taints: new taints; jobs that tolerate them are not concerned.
         reservation: name of the reservation; jobs that may use it are not concerned.
+        volumes: volumes that it loses; jobs that use none of them are not concerned.
         former: its pool before the change, which loses it.
     """
 
@@ -47,11 +49,14 @@ class ServiceExit(msgspec.Struct, frozen=True):
     taints: tuple[desired.Taint, ...] = ()
     reservation: str = ""
     former: str = ""
+    volumes: tuple[str, ...] = ()
 
     def concerns(self, spec: desired.Job, after: desired.Structure) -> bool:
         """Return True if a job could not start there after the change."""
         if self.cause == "taint":
             return not all(spec.tolerates(taint) for taint in self.taints)
+        if self.cause == "volume":
+            return not set(self.volumes).isdisjoint(spec.storage)
         if self.cause == "reservation":
             above = desired.path_to_root(after.queues, spec.queue)
             one = after.reservations[self.reservation]
@@ -110,7 +115,7 @@ class InService(msgspec.Struct, frozen=True):
 
 def concerns_nodes(before: desired.Structure, after: desired.Structure) -> bool:
     """Return True if a change may take nodes out of service that their pools keep."""
-    if before.reservations != after.reservations:
+    if before.reservations != after.reservations or _loses_volumes(before, after):
         return True
     pool_of: dict[str, str] | None = None
     for name, pool in after.pools.items():
@@ -168,6 +173,8 @@ def compare(
                 text = ", ".join(taint.text() for taint in taints)
                 why = f"new taint {text}: only for jobs that tolerate it"
                 exits[node] = ServiceExit(node, name, gpus, "taint", why, taints, former=former)
+    for one in _without_volumes(before, after, (pool_of, new), observed):
+        exits.setdefault(one.node, one)
     for one in _reserved(before, after, (old, new), now):
         former = pool_of[one.node]
         exits.setdefault(one.node, msgspec.structs.replace(one, former=former))
@@ -264,6 +271,59 @@ def _new_taints(old: desired.Pool | None, new: desired.Pool) -> tuple[desired.Ta
     if old is None:
         return ()
     return tuple(taint for taint in new.taints if taint.hard and taint not in old.taints)
+
+
+# --- volumes ------------------------------------------------------------------------------------
+
+
+def _has(structure: desired.Structure, volume: str, pool: str) -> bool:
+    """Return True if a volume is on the nodes of a pool, as declared."""
+    found = structure.volumes.get(volume)
+    return found is not None and (not found.pools or pool in found.pools)
+
+
+def _loses_volumes(before: desired.Structure, after: desired.Structure) -> bool:
+    """Return True if a pool that stays loses a volume."""
+    if before.volumes == after.volumes:
+        return False
+    return any(
+        _has(before, volume, pool) and not _has(after, volume, pool)
+        for volume in before.volumes
+        for pool in before.pools.keys() & after.pools.keys()
+    )
+
+
+def _without_volumes(
+    before: desired.Structure,
+    after: desired.Structure,
+    places: tuple[Mapping[str, str], NodesByPool],
+    observed: records.Observed,
+) -> Iterator[ServiceExit]:
+    """Yield nodes that lose volumes which running jobs of their pool use.
+
+    ``places`` are the pools of nodes before the change, and the nodes of pools after it.
+    """
+    if not before.volumes:
+        return
+    used: dict[str, set[str]] = {}
+    for attempt in observed.attempts.values():
+        record = observed.jobs.get(attempt.job)
+        if record is not None and not record.finished and not record.removed:
+            used.setdefault(places[0].get(attempt.node, ""), set()).update(record.spec.storage)
+    for name, nodes in sorted(places[1].items()):
+        for node, gpus in nodes.items():
+            former = places[0].get(node, "")
+            lost = tuple(
+                sorted(
+                    volume
+                    for volume in used.get(former, ())
+                    if _has(before, volume, former) and not _has(after, volume, name)
+                )
+            )
+            if lost:
+                labels = ", ".join(f"Volume/{volume}" for volume in lost)
+                why = f"loses {labels}, which running jobs use"
+                yield ServiceExit(node, name, gpus, "volume", why, former=former, volumes=lost)
 
 
 # --- reservations -----------------------------------------------------------------------------

@@ -24,6 +24,7 @@ NO_PARQUET = (
     "Parquet needs pyarrow, which is not installed. To fix: pip install 'muster-cluster[parquet]', "
     "or --format csv"
 )
+_ONE_LINE = str.maketrans("\r\n", "  ")
 _TIMES = frozenset({"submitted", "assigned", "started", "ended"})
 
 
@@ -124,7 +125,7 @@ def _cell(value: object) -> object:
     """Return a value as one line of text; nothing for one that is not known."""
     if isinstance(value, bool):
         return str(value).lower()
-    return " ".join(value.splitlines()) if isinstance(value, str) else value
+    return value.translate(_ONE_LINE) if isinstance(value, str) else value
 
 
 class _ParquetWriter:

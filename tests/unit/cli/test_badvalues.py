@@ -15,7 +15,7 @@ LOOKED_UP = frozenset(
         *("--branch", "--head", "--base", "--against", "--owner", "--job", "--node", "--pool"),
         *("--object", "--person"),
         *("--queue", "--priority-class", "--task", "--metric", "--prices", "--png", "--html"),
-        *("--provisioners", "--secrets", "--notify-secrets"),
+        *("--provisioners", "--secrets", "--notify-secrets", "--out"),
     }
 )
 #: And those that are looked up in one command alone.

@@ -5,6 +5,7 @@ import re
 
 from reconciler.model.state import events, instance_records, pending_reasons, states
 from reconciler.server.api import (
+    attempt_list,
     audit,
     explanations,
     health,
@@ -80,7 +81,7 @@ def test_every_request_is_in_the_table_of_the_api() -> None:
         handler
         for module in (
             *(health, queries, loop_requests, explanations, plans, change_routes),
-            *(audit, overrides, reports, log_routes),
+            *(audit, overrides, reports, attempt_list, log_routes),
         )
         for handler in module.HANDLERS
         if handler.include_in_schema is not False

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from reconciler.core.safety import impact, sync_limits
 from reconciler.model import desired
-from reconciler.model.observed import devices, health_checks
+from reconciler.model.observed import devices, health_checks, storage
 from reconciler.model.state import records, states
 from reconciler.model.values import times
 from reconciler.model.values.resources import Resources
@@ -235,6 +235,45 @@ def test_jobs_on_nodes_that_leave_are_named_unless_they_may_go_on_there(
     assert [one.how for one in found.jobs] == how
     assert not any(one.ends for one in found.jobs)
     assert len(found.exits) == 2
+
+
+#: A volume of which nodes report nothing.
+BUCKET = storage.ObjectStore("https://s3.example.org", "b")
+
+
+def _volume(*pools: str) -> dict[str, desired.Volume]:
+    return {"data": desired.Volume("data", pools=pools, objects=BUCKET)}
+
+
+@pytest.mark.parametrize(
+    ("uses", "after", "leaves"),
+    [
+        # taken from the pool, or from all
+        (("data",), _volume("other"), True),
+        (("data",), {}, True),
+        # nobody uses it, or it stays
+        ((), _volume("other"), False),
+        (("else",), {"else": desired.Volume("else", objects=BUCKET)}, False),
+        (("data",), _volume("pool"), False),
+        (("data",), _volume(), False),
+    ],
+)
+def test_a_volume_that_running_jobs_use_takes_its_nodes_along(
+    uses: tuple[str, ...], after: dict[str, desired.Volume], *, leaves: bool
+) -> None:
+    place = world.World(nodes=2, cpu=8, gpu=8)
+    declared = {**_volume("pool"), "else": desired.Volume("else", objects=BUCKET)}
+    place.structure = msgspec.structs.replace(place.structure, volumes=declared)
+    place.commit(msgspec.structs.replace(world.job("j", gpu=4), volumes=uses))
+    place.settle()
+    assert place.state("j") is states.JobState.RUNNING
+    found = told(place, *structured(place, volumes=after))
+    assert len(found.exits) == (2 if leaves else 0)
+    assert [one.how for one in found.jobs] == (["drained"] if leaves else [])
+    assert not any(one.ends for one in found.jobs)
+    assert {one.why for one in found.exits} == (
+        {"loses Volume/data, which running jobs use"} if leaves else set()
+    )
 
 
 def test_the_pool_that_loses_nodes_is_told_why_they_do_not_fit_where_they_go() -> None:
