@@ -467,7 +467,6 @@ def sync_view(
     folder: str = "",
     branch: str = "",
     untold: Iterable[loop_messages.Untold] = (),
-    submissions: view_types.SubmissionsView = view_types.SubmissionsView(),  # noqa: B008 - frozen
 ) -> view_types.SyncView:
     """Return the view of the sync status, for ``folder`` of ``branch``."""
     return view_types.SyncView(
@@ -497,5 +496,4 @@ def sync_view(
             for one in untold
         ],
         next_look=json_format.time_or_none(of.next_look_at),
-        submissions=submissions,
     )

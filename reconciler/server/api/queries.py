@@ -312,13 +312,14 @@ def show_sync(
     sync = job_views.stored_sync(reader.view(job_views.SYNC))
     if authorization.why_not_snapshot(reader, caller):
         sync = msgspec.structs.replace(sync, problems=tuple(map(redaction.unquoted, sync.problems)))
-    return job_views.sync_view(
+    view = job_views.sync_view(
         sync,
         facts.folder,
         facts.branch,
         published.untold if published is not None else (),
-        submission_views.submissions_view(reader.overrides()),
     )
+    waiting = submission_views.submissions_view(reader.overrides())
+    return msgspec.structs.replace(view, submissions=waiting)
 
 
 @get("/v1/nodes", sync_to_thread=True, responses=FAILS, summary="Nodes")
