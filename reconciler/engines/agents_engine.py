@@ -14,7 +14,7 @@ import msgspec
 
 from reconciler.engines import assignment_proofs
 from reconciler.model import desired
-from reconciler.model.observed import health_checks, storage
+from reconciler.model.observed import health_checks, job_commands, storage
 from reconciler.model.policy import drift_kinds
 from reconciler.model.protocol import agent_messages, loop_messages
 from reconciler.model.state import identifiers, outcome, records
@@ -23,12 +23,13 @@ from reconciler.model.values import hostlists
 
 
 class _Watched(msgspec.Struct, frozen=True):
-    """The plan of a node besides its tasks: checks, volumes, MIG layout and pool."""
+    """The plan of a node besides its tasks: checks, volumes, MIG layout, pool and commands."""
 
     checks: health_checks.CheckPlan | None
     volumes: tuple[storage.WantedVolume, ...]
     mig: desired.MigPlan | None
     pool: str
+    job_commands: job_commands.JobCommands
 
 
 class EngineState(Protocol):
@@ -202,6 +203,7 @@ class AgentsEngine:
             volumes=watched.volumes,
             mig=watched.mig,
             pool=watched.pool,
+            job_commands=watched.job_commands,
         )
 
     def _holds(self, spec: desired.Job, attempt: records.AttemptRecord, state: EngineState) -> bool:
@@ -271,6 +273,7 @@ class AgentsEngine:
             stage=_stage(spec, structure),
             privileges="restricted" if pool is None else pool.privileges,
             scratch_bytes=(pool.scratch_limit_bytes or 0) if pool is not None else 0,
+            owner=spec.owner,
         )
 
 
@@ -338,8 +341,9 @@ def _watched(node: str, structure: desired.Structure, state: EngineState) -> _Wa
         for volume in structure.volumes.values()
         if pool and volume.objects is None and (not volume.pools or pool in volume.pools)
     )
-    plan, cut = plan_of(node, structure, state), _cut(structure.pools.get(pool))
-    return _Watched(plan, volumes, cut, pool)
+    declared = structure.pools.get(pool)
+    commands = declared.job_commands if declared is not None else job_commands.JobCommands()
+    return _Watched(plan_of(node, structure, state), volumes, _cut(declared), pool, commands)
 
 
 def _cut(pool: desired.Pool | None) -> desired.MigPlan | None:

@@ -8,7 +8,7 @@ which all others are well lets another share go.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
 import msgspec
@@ -92,11 +92,11 @@ class HealthBrakes:
         before = node.brake
         checks = [] if pool is None else _failing(node, pool)
         after = None
-        if pool is None or pool.checks is None or not checks:
+        if pool is None or not _are_braked(pool, checks):
             pass
         elif drained:
             after = before if before is not None and not before.held else None
-        elif any(check in pool.checks.before for check in checks):
+        elif pool.checks is not None and any(check in pool.checks.before for check in checks):
             pass
         else:
             self._forget(node.name, pool.name, before)
@@ -199,6 +199,17 @@ def message(node: records.NodeRecord) -> str:
         f"{told}; it stays in service, because the check takes out no more of the pool "
         "(health.brake)"
     )
+
+
+def _are_braked(pool: desired.Pool, checks: Collection[str]) -> bool:
+    """Return True if checks that fail may take out no more than a share of their pool.
+
+    In a pool without checks of its own only the commands around jobs do: a full disk starts
+    nothing.
+    """
+    if pool.checks is not None:
+        return bool(checks)
+    return bool(checks) and pool.job_commands.names.issuperset(checks)
 
 
 def _failing(node: records.NodeRecord, pool: desired.Pool) -> list[str]:

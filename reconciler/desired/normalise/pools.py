@@ -8,7 +8,7 @@ from reconciler.desired.normalise import provisioned_pools, resource_requests
 from reconciler.model import desired
 from reconciler.model.documents import health_spec, nodepool_spec
 from reconciler.model.documents.drift_spec import DriftKind
-from reconciler.model.observed import health_checks
+from reconciler.model.observed import health_checks, job_commands
 from reconciler.model.policy import drift_kinds
 from reconciler.model.values import found_values, hostlists, quantities, resources
 
@@ -58,7 +58,40 @@ def pool(name: str, spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) ->
         leaving=_leaving(spec.drain, faults),
         numa=_near(spec, "numa", faults),
         nvlink=_near(spec, "nvlink", faults),
+        **_job_commands(spec, faults),
     )
+
+
+def _job_commands(spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) -> dict[str, Any]:
+    """Return the commands around jobs; each has a name that no other check of the pool has."""
+    taken = set(health_checks.BUILT_IN)
+    taken.update(one.name for one in (spec.health.commands if spec.health is not None else ()))
+    found: dict[str, list[job_commands.JobCommand]] = {"beforeJob": [], "afterJob": []}
+    for field, given in (("beforeJob", spec.before_job), ("afterJob", spec.after_job)):
+        for index, one in enumerate(given):
+            place = ("spec", field, index)
+            if one.name in taken:
+                message = "another command or check of this pool has this name: choose another one"
+                quoted = found_values.quote(one.name)
+                faults.add("duplicate-check", message, *place, "name", found=quoted)
+            taken.add(one.name)
+            if not one.command[0].startswith("/"):
+                faults.add(
+                    "job-command-path",
+                    "name the program by its whole path: no PATH is searched for it",
+                    *(*place, "command", 0),
+                    found=found_values.quote(one.command[0]),
+                    expected='a path that begins with "/"',
+                )
+            timeout_s = faults.duration(one.timeout, *place, "timeout")
+            if not 0 < timeout_s <= job_commands.TIMEOUT_S_MAX:
+                message = "a command gets from one second to an hour: the node waits for it"
+                quoted = found_values.quote(str(one.timeout))
+                faults.add("job-command-timeout", message, *place, "timeout", found=quoted)
+            command = tuple(one.command)
+            run = job_commands.JobCommand(one.name, command, float(timeout_s), one.run_as)
+            found[field].append(run)
+    return {"before_job": tuple(found["beforeJob"]), "after_job": tuple(found["afterJob"])}
 
 
 def _scratch_limit_bytes(spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) -> int | None:
@@ -116,6 +149,7 @@ def _health(spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) -> dict[st
             )
         return {}
     names = [one.name for one in health.commands]
+    runs = {one.name for one in (*spec.before_job, *spec.after_job)}
     for index, one in enumerate(health.commands):
         if one.name in health_checks.BUILT_IN or names.index(one.name) != index:
             message = "another check has this name: choose another one"
@@ -132,7 +166,7 @@ def _health(spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) -> dict[st
     return {
         "checks": _plan(spec, health, faults),
         "remedies": _remedies(
-            spec, health, {*health_checks.BUILT_IN, *names} - set(health.off), faults
+            spec, health, ({*health_checks.BUILT_IN, *names} - set(health.off)) | runs, faults
         ),
         "remedies_at_once": health.remedies_at_once,
         "black_hole": None

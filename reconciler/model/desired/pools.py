@@ -8,6 +8,7 @@ import msgspec
 from reconciler.model.desired.jobs import Job, Taint
 from reconciler.model.observed import storage
 from reconciler.model.observed.health_checks import DISK_CHECKS, CheckPlan, CheckResult
+from reconciler.model.observed.job_commands import JobCommand, JobCommands
 from reconciler.model.policy.drift_kinds import Action
 from reconciler.model.values.resources import Resources
 
@@ -157,7 +158,7 @@ class Pool(msgspec.Struct, frozen=True):
     ``runs_unmapped``: tasks of owners without a Unix user run as the agent's own user; no document
     can say so, only the controller's ``--allow-root``. ``privileges`` are those of tasks without a
     container. ``scratch_limit_bytes`` is what a task's own folders on a node may take, None: no
-    limit.
+    limit. ``before_job`` and ``after_job`` are run around each job on its nodes.
     """
 
     name: str
@@ -193,12 +194,23 @@ class Pool(msgspec.Struct, frozen=True):
     leaving: Leaving | None = None
     numa: tuple[tuple[int, ...], ...] = ()
     nvlink: tuple[tuple[int, ...], ...] = ()
+    before_job: tuple[JobCommand, ...] = ()
+    after_job: tuple[JobCommand, ...] = ()
+
+    @property
+    def job_commands(self) -> JobCommands:
+        """The commands around each job on its nodes; each is a check of its name."""
+        return JobCommands(self.before_job, self.after_job)
 
     def counted(self, results: tuple[CheckResult, ...]) -> tuple[CheckResult, ...]:
-        """Return the results of checks that count: without checks those of the node's disk."""
+        """Return the results of checks that count.
+
+        Without checks those are of the node's disk, and of the commands around jobs.
+        """
         if self.checks is not None:
             return results
-        return tuple(one for one in results if one.name in DISK_CHECKS)
+        names = self.job_commands.names
+        return tuple(one for one in results if one.name in DISK_CHECKS or one.name in names)
 
     def promised(self) -> Resources:
         """Resources that tasks may take of each node, overcommit included."""

@@ -19,6 +19,7 @@ from reconciler.model.documents.fields import (
     doc,
 )
 from reconciler.model.documents.health_spec import HealthSpec
+from reconciler.model.documents.job_commands_spec import JobCommandSpec
 
 Factor = Annotated[int, msgspec.Meta(ge=1, le=100)] | Annotated[float, msgspec.Meta(ge=1, le=100)]
 
@@ -399,6 +400,26 @@ class NodePoolSpec(DocumentPart, frozen=True):
         HealthSpec | None,
         doc("Checks of the nodes. Default: none.", example={"interval": "1m"}),
     ] = None
+    before_job: Annotated[
+        list[JobCommandSpec],
+        doc(
+            "Commands on each node of a job, before its tasks there start. If one fails, nothing"
+            " of the job starts there, no retry is used, and the node is out of service by the"
+            " check of that name.",
+            example=[{"name": "make-scratch", "command": ["/opt/site/make-scratch"]}],
+            max_length=8,
+        ),
+    ] = []
+    after_job: Annotated[
+        list[JobCommandSpec],
+        doc(
+            "Commands on each node of a job, after its last task there has ended, however it"
+            " ended. Its GPUs are free after them. If one fails, the job's result stands, and"
+            " the node is out of service by the check of that name.",
+            example=[{"name": "scrub-gpus", "command": ["/opt/site/scrub-gpus"]}],
+            max_length=8,
+        ),
+    ] = []
     overrides: Annotated[
         list[OverrideSpec],
         doc("Settings of people for single nodes.", example=[{"hosts": "gpu003", "reason": "fan"}]),

@@ -13,6 +13,7 @@ from reconciler.model import desired
 from reconciler.model.observed import storage, task_reports, task_usage
 from reconciler.model.observed.devices import GpuUsage
 from reconciler.model.observed.health_checks import CheckPlan
+from reconciler.model.observed.job_commands import JobCommands
 from reconciler.model.policy.drift_kinds import DriftRemedy
 from reconciler.model.state.records import (
     AttemptReport,
@@ -89,7 +90,8 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     names of volumes that the node must have; ``stage`` is data to copy in and out. ``privileges``
     ``restricted``: a plain process gets no rights to gain, no capabilities and a filter of system
     calls; ``unrestricted``: it gets none of these. ``scratch_bytes`` is what its own folders and
-    its output may take of the node's disk, 0: no limit.
+    its output may take of the node's disk, 0: no limit. ``owner`` is told to the commands around
+    the job.
     """
 
     job: str
@@ -120,6 +122,7 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     stage: storage.StagingPlan = storage.StagingPlan()
     privileges: Literal["restricted", "unrestricted"] = "restricted"
     scratch_bytes: int = 0
+    owner: str = ""
 
 
 class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -190,7 +193,8 @@ class AssignmentSet(msgspec.Struct, frozen=True, omit_defaults=True):
     ``remedies`` are to be carried out once each; an id is never carried out again. ``checks`` is
     the plan of health checks; None: no checks. ``volumes`` must be mounted. ``mig`` is the layout
     of its devices; None: undefined, so they stay as they are. ``pool`` is the node's pool, empty
-    for none; the node shows itself under this name.
+    for none; the node shows itself under this name. ``job_commands`` run around jobs that start
+    from now on.
     """
 
     templates: dict[str, TaskTemplate] = {}
@@ -200,6 +204,7 @@ class AssignmentSet(msgspec.Struct, frozen=True, omit_defaults=True):
     volumes: tuple[storage.WantedVolume, ...] = ()
     mig: desired.MigPlan | None = None
     pool: str = ""
+    job_commands: JobCommands = JobCommands()
 
 
 class SyncResponse(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -1,0 +1,35 @@
+"""The site's commands around a job on a node, as a pool declares them and an agent runs them."""
+
+from typing import Literal
+
+import msgspec
+
+#: The most commands before a job, and as many after it: with all checks they fit into a report.
+COMMANDS_MAX = 8
+#: The longest time limit of one command.
+TIMEOUT_S_MAX = 3600
+
+
+class JobCommand(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A command of the site before or after a job. Its name is also that of its check.
+
+    ``run_as``: ``agent`` for the agent's own user, with Muster's variables alone; ``user`` for the
+    user of the job, with the whole environment of its first task on the node.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    timeout_s: float = 60.0
+    run_as: Literal["agent", "user"] = "agent"
+
+
+class JobCommands(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The commands of a pool around each job, in their order."""
+
+    before: tuple[JobCommand, ...] = ()
+    after: tuple[JobCommand, ...] = ()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of all commands, each of which is also a check of the node."""
+        return frozenset(one.name for one in (*self.before, *self.after))
