@@ -29,6 +29,7 @@ from agents.host import (
     operator_log,
     shutdown_request,
 )
+from agents.job_commands import command_runner, job_parts
 from agents.job_data import reported_data
 from agents.link import assignment_proofs, leader_epochs, sync
 from agents.link.http_client import ControllerTarget, LinkError, RejectedError
@@ -135,6 +136,7 @@ class Agent:
             disk_watch.DiskWatch(self.root, self.attempts, self.lifecycle, self.leaving).turn,
             self.monitor.volumes.turn,
             self._gate.turn,
+            self._job_parts.turn,
             *self._job_data.loops(self.lock, self.state, self.leaving),
             *self._metrics_threads,
         ):
@@ -221,7 +223,7 @@ class Agent:
             stops_within=self.leaving.wait,
         )
         self.remediation = remediation.RemediationQueue(
-            self.root, self.boot_id, actions, self.changed.set
+            self.root, self.boot_id, actions, self.changed.set, repaired=self.monitor.repaired
         )
         if self.remediation.reports():
             self.state.remedies = None
@@ -249,6 +251,13 @@ class Agent:
             self.settings, node, self._trash, self.lock,
             volumes=self.monitor.volumes, mig=self.monitor.cutter, gate=self._gate,
         )  # fmt: skip
+        facts = job_parts.NodeFacts(
+            self.state.tasks_of, self.state.may_be_here, self.monitor.note_command,
+            self.leaving.is_set,
+        )  # fmt: skip
+        commands = command_runner.CommandRunner(self.launcher.users, self.launcher.secrets)
+        self._job_parts = job_parts.JobParts(self.root, commands, facts, self.lock)
+        self.launcher.job_parts = self._job_parts
         # After the launcher, which needs room on the disk more than the metrics of tasks do.
         self._job_data = reported_data.JobData(self.root, shared, as_root=node.as_root)
         self._containers = container_cleanup.ContainerRemover(
@@ -262,6 +271,7 @@ class Agent:
             set_check_plan=self._set_check_plan,
             watch_volumes=self.monitor.volumes.follow,
             set_mig_plan=self.monitor.cut,
+            set_job_commands=self._job_parts.follow,
             remediate=self.remediation.take,
             stream_log=log_followers.add,
             report_now=self.changed.set,
@@ -284,7 +294,7 @@ class Agent:
             self.supervisor,
             attempt_lifecycle.AttemptParts(
                 self.launcher, self.monitor, self._job_data, self._containers,
-                self._cleanup.logs, self._trash, self._events,
+                self._job_parts, self._cleanup.logs, self._trash, self._events,
             ),
             steps=self.steps,
             report_now=self.changed.set,

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import msgspec
 
 from reconciler.model import desired
-from reconciler.model.observed import health_checks, storage
+from reconciler.model.observed import health_checks, job_commands, storage
 from reconciler.model.policy import drift_kinds
 from reconciler.model.protocol.agent_messages import (
     Assignment,
@@ -20,6 +20,7 @@ from reconciler.model.protocol.agent_messages import (
     SyncResponse,
     TaskTemplate,
 )
+from reconciler.model.state import identifiers
 from reconciler.model.state.records import AttemptReport, StopOrder
 from reconciler.model.state.states import AttemptState, EndReason
 
@@ -116,6 +117,12 @@ class SetCheckPlan(msgspec.Struct, frozen=True):
     plan: health_checks.CheckPlan | None
 
 
+class SetJobCommands(msgspec.Struct, frozen=True):
+    """Run these commands around jobs that start from now on."""
+
+    commands: job_commands.JobCommands
+
+
 class SetMigPlan(msgspec.Struct, frozen=True):
     """Split GPUs by this MIG plan from now on, or leave them alone if it is None."""
 
@@ -131,6 +138,7 @@ class WatchVolumes(msgspec.Struct, frozen=True):
 Step = (
     SetCheckPlan
     | WatchVolumes
+    | SetJobCommands
     | SetMigPlan
     | CarryOutRemedies
     | Start
@@ -162,6 +170,7 @@ class AgentState:
         self.checks: health_checks.CheckPlan | None = None
         self.volumes: tuple[storage.WantedVolume, ...] = ()
         self.mig: desired.MigPlan | None = None
+        self.job_commands = job_commands.JobCommands()
         #: The node's pool, once a set of assignments has named it.
         self.pool = ""
         #: The remediations that were last passed on; None until an earlier agent's are settled.
@@ -273,6 +282,9 @@ class AgentState:
         if news.mig != self.mig:
             self.mig = news.mig
             steps.append(SetMigPlan(self.mig))
+        if news.job_commands != self.job_commands:
+            self.job_commands = news.job_commands
+            steps.append(SetJobCommands(self.job_commands))
         if news.remedies != self.remedies:
             self.remedies = news.remedies
             steps.append(CarryOutRemedies(news.remedies))
@@ -360,6 +372,15 @@ class AgentState:
         """Return True if an attempt is known here or may start; before a set has come, any may."""
         heard = self.supervised and self.have != (0, 0)
         return not heard or attempt in self.known or self.awaits(attempt)
+
+    def tasks_of(self, attempt: str) -> list[Assignment]:
+        """Return what is assigned here of the same try as an attempt."""
+        part = identifiers.part_of(attempt)
+        return [one for name, one in self.assignments.items() if identifiers.part_of(name) == part]
+
+    def may_be_here(self, attempt: str) -> bool:
+        """Return True if an attempt is here, is about to start, or was asked to start or to end."""
+        return attempt in self._asked or self.may_begin(attempt)
 
     def _known_to_end(self, attempt: str) -> bool:
         report = self.known.get(attempt)

@@ -15,6 +15,7 @@ from agents.supervisor.commands import Command
 from agents.tasks import launcher, preparation, start_commands
 from reconciler.model import desired
 from reconciler.model.observed.health_checks import CheckPlan
+from reconciler.model.observed.job_commands import JobCommands
 from reconciler.model.policy.drift_kinds import DriftRemedy
 from reconciler.model.protocol.agent_messages import LogRequest
 from reconciler.model.state.states import EndReason
@@ -27,6 +28,7 @@ class StepEffects(NamedTuple):
         set_check_plan: makes these checks from now on.
         watch_volumes: checks these volumes from now on.
         set_mig_plan: splits GPUs by this plan from now on.
+        set_job_commands: runs these commands around jobs from now on.
         remediate: carries out these remediations.
         stream_log: sends the log that a request names.
         report_now: reports to the controller at once.
@@ -41,6 +43,7 @@ class StepEffects(NamedTuple):
     set_check_plan: Callable[[CheckPlan | None], None]
     watch_volumes: Callable[[Any], None]
     set_mig_plan: Callable[[desired.MigPlan | None], None]
+    set_job_commands: Callable[[JobCommands], None]
     remediate: Callable[[Iterable[DriftRemedy]], None]
     stream_log: Callable[[LogRequest], None]
     report_now: Callable[[], None]
@@ -126,12 +129,6 @@ class StepExecutor:
                 effects.save_epoch(epoch)
             case state.SaveProofs(proofs):
                 effects.save_proofs(proofs)
-            case state.SetCheckPlan(plan):
-                effects.set_check_plan(plan)
-            case state.WatchVolumes(volumes):
-                effects.watch_volumes(volumes)
-            case state.SetMigPlan(layout):
-                effects.set_mig_plan(layout)
             case state.CarryOutRemedies(remedies):
                 effects.remediate(remedies)
             case state.StreamLog(request):
@@ -140,7 +137,22 @@ class StepExecutor:
                 effects.report_now()
             case state.Complain(message):
                 effects.say(message)
+            case _:
+                self._follow(step)
         return []
+
+    def _follow(self, step: state.Step) -> None:
+        """Follow what the node's pool asks for from now on."""
+        effects = self._effects
+        match step:
+            case state.SetCheckPlan(plan):
+                effects.set_check_plan(plan)
+            case state.WatchVolumes(volumes):
+                effects.watch_volumes(volumes)
+            case state.SetMigPlan(layout):
+                effects.set_mig_plan(layout)
+            case state.SetJobCommands(commands):
+                effects.set_job_commands(commands)
 
     def _start(self, step: state.Start) -> Sequence[Command]:
         """Return the commands that start an attempt. An internal error ends this attempt alone."""

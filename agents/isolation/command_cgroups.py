@@ -31,6 +31,19 @@ STAYING_MAX = 16
 #: Hierarchies of version 1 that hold the limits.
 _LIMITING = ("memory", "pids", "cpu")
 _CPU_PERIOD_US = 100_000
+#: The least that the kernel accepts.
+_CPU_QUOTA_US_MIN = 1000
+
+
+class CommandLimits(NamedTuple):
+    """What the commands of one owner together may use: memory and thousandths of CPUs."""
+
+    memory_bytes: int = MEMORY_BYTES_MAX
+    cpu_milli: int = CPUS_MAX * 1000
+
+
+#: The limits of all commands of a user that are of no job.
+USER_LIMITS = CommandLimits()
 
 
 class CommandRefusedError(OSError):
@@ -93,13 +106,20 @@ class CommandCgroups:
         self._lock = threading.Lock()
         self._staying: list[CommandCgroup] = []
 
-    def take(self, owner: str, name: str = "", denied: Sequence[str] = ()) -> CommandCgroup | None:
+    def take(
+        self,
+        owner: str,
+        name: str = "",
+        denied: Sequence[str] = (),
+        limits: CommandLimits = USER_LIMITS,
+    ) -> CommandCgroup | None:
         """Return groups for a command, empty and with limits; None if the node has no groups.
 
         Args:
             owner: whose limits it shares.
             name: name of its group, in which nothing is left running; empty for one of its own.
             denied: rules of devices that it must not use.
+            limits: of all commands of the owner.
 
         Raises:
             CommandRefusedError: they cannot be made, or too much is left of earlier commands.
@@ -114,10 +134,10 @@ class CommandCgroups:
             try:
                 group = self._group(places, owner, name or os.urandom(6).hex())
                 try:
-                    _make(places, group, denied)
+                    _make(places, group, denied, limits)
                 except FileNotFoundError:  # what a dead supervisor leaves is removed meanwhile
                     self._remove(group)
-                    _make(places, group, denied)
+                    _make(places, group, denied, limits)
             except OSError as problem:
                 raise CommandRefusedError(
                     f"control group of the command: {problem.strerror}"
@@ -266,7 +286,9 @@ def _names(folder: str) -> list[str]:
         return []
 
 
-def _make(places: _Hierarchies, group: CommandCgroup, denied: Sequence[str]) -> None:
+def _make(
+    places: _Hierarchies, group: CommandCgroup, denied: Sequence[str], limits: CommandLimits
+) -> None:
     """Create the folders of a command, with limits.
 
     Raises:
@@ -281,7 +303,7 @@ def _make(places: _Hierarchies, group: CommandCgroup, denied: Sequence[str]) -> 
                 _pass_on(part)
         with contextlib.suppress(FileExistsError):
             os.mkdir(above)
-        _write(above, _limits(hierarchy, above))
+        _write(above, _limits(hierarchy, above, limits))
         if folder != above:
             os.mkdir(folder)
     if "devices" in group.folders:
@@ -301,10 +323,10 @@ def _pass_on(folder: str) -> None:
             cgroups.write(f"{folder}/cgroup.subtree_control", wanted)
 
 
-def _limits(hierarchy: str, folder: str) -> attempt_cgroups.Files:
+def _limits(hierarchy: str, folder: str, limits: CommandLimits) -> attempt_cgroups.Files:
     """Return what to write to which files of a group that has the limits."""
-    memory, pids = str(MEMORY_BYTES_MAX), ("pids.max", str(PIDS_MAX))
-    quota_us = str(CPUS_MAX * _CPU_PERIOD_US)
+    memory, pids = str(limits.memory_bytes), ("pids.max", str(PIDS_MAX))
+    quota_us = str(max(_CPU_QUOTA_US_MIN, limits.cpu_milli * _CPU_PERIOD_US // 1000))
     if hierarchy != cgroups.UNIFIED:
         return {
             "memory": [("memory.limit_in_bytes", memory), ("?memory.memsw.limit_in_bytes", memory)],

@@ -9,7 +9,8 @@ control groups, or the user is the agent's own, a command runs as any child does
 import contextlib
 import shutil
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from agents.host import session_keyring
 from agents.isolation import command_cgroups, command_start, task_limits
@@ -23,6 +24,21 @@ _TOO_MUCH_MEMORY = (
     f"\nits user's commands needed more than {command_cgroups.MEMORY_BYTES_MAX // 2**30} GiB of "
     "memory, which is their limit"
 ).encode()
+
+
+class JobPlace(NamedTuple):
+    """The control groups of commands around one job on a node.
+
+    Attributes:
+        owner: name of the group with the limits.
+        denied: rules of devices that they must not use.
+        restricts: privileges that are taken from them, by name.
+    """
+
+    owner: str
+    limits: command_cgroups.CommandLimits = command_cgroups.USER_LIMITS
+    denied: Sequence[str] = ()
+    restricts: Sequence[str] = ()
 
 
 class UserCommands:
@@ -81,6 +97,50 @@ class UserCommands:
                 self._groups.give_back(group)
         return result
 
+    def run_for_job(
+        self,
+        program: child_process.ChildProgram,
+        limits: child_process.ChildLimits,
+        place: "JobPlace",
+        *,
+        is_wanted: Callable[[], bool] = lambda: True,
+        on_start: Callable[[int], None] = lambda _: None,
+    ) -> child_process.ChildResult:
+        """Run a program around a job to its end, within limits of its own, and end its processes.
+
+        Its environment is the program's alone: no process of another user gets any of it.
+
+        Args:
+            place: where its control groups stand.
+            on_start: called with its pid.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        session_keyring.join_new()
+        group = self._groups.take(place.owner, "", place.denied, place.limits)
+        start = _start(group, program.user, "stdin", place.restricts)
+        environment = program.environment or {}
+        text = b"".join(
+            f"{name}={value}\0".encode("utf-8", "surrogateescape")
+            for name, value in environment.items()
+        )
+        try:
+            return child_process.run_child(
+                program._replace(
+                    argv=[*start, *program.argv],
+                    user=None,
+                    environment={"PATH": "/usr/bin:/bin"},
+                    given=text,
+                ),
+                limits,
+                is_wanted=is_wanted,
+                on_start=on_start,
+            )
+        finally:
+            if group is not None:
+                self._groups.give_back(group)
+
     @contextlib.contextmanager
     def held(self, uid: int) -> Iterator[list[str]]:
         """Give the beginning of a command line by which a program is started in groups for a user.
@@ -126,14 +186,20 @@ class UserCommands:
         return self._groups.take(owner, daemon, list(denied.values()))
 
 
-def _start(group: command_cgroups.CommandCgroup, user: child_process.ChildUser | None) -> list[str]:
+def _start(
+    group: command_cgroups.CommandCgroup | None,
+    user: child_process.ChildUser | None,
+    environment: str = "-",
+    restricts: Iterable[str] = (),
+) -> list[str]:
     """Return the beginning of a command line that starts a program in groups, and as a user."""
     ids = ["-", "-", ""]
     if user is not None:
         ids = [str(user.uid), str(user.gid), ",".join(map(str, user.groups))]
-    entries = group.entries()
+    entries = [] if group is None else group.entries()
     return [
-        sys.executable, "-I", "-S", command_start.__file__, *ids, str(len(entries)), *entries,
+        sys.executable, "-I", "-S", command_start.__file__, *ids, environment, ",".join(restricts),
+        str(len(entries)), *entries,
     ]  # fmt: skip
 
 

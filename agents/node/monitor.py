@@ -93,6 +93,8 @@ class NodeMonitor:
         self._look_now = threading.Event()
         self._seen: tuple[GpuUsage, ...] = ()
         self._untold: tuple[GpuUsage, ...] | None = None
+        #: What commands around jobs found that have failed, by name.
+        self._job_commands: dict[str, CheckResult] = {}
 
     def begin(self) -> None:
         """Find the GPUs before the first report, unless the driver takes too long."""
@@ -213,7 +215,7 @@ class NodeMonitor:
             with self._checker.turn:
                 found = self._checker.look(plan, seen, idle=idle) if plan else ()
                 with self._lock:
-                    unwell = checks.unwell(found)
+                    unwell = checks.unwell((*found, *self._job_commands.values()))
                     tried = plan is not None and self._checker.has_tried(plan)
                     checked = digest(plan) if plan is not None and tried else ""
                     known = msgspec.structs.replace(
@@ -231,6 +233,21 @@ class NodeMonitor:
                 merged = checks.merged(self.inventory.checks, found)
                 self.take_over(msgspec.structs.replace(self.inventory, checks=merged))
         return found
+
+    def note_command(self, result: CheckResult) -> None:
+        """Report the result of a command around a job as a check, until it has another one."""
+        with self._lock:
+            self._job_commands.pop(result.name, None)
+            if result.verdict != "healthy":
+                self._job_commands[result.name] = result
+            merged = checks.merged(self.inventory.checks, (result,))
+            self.take_over(msgspec.structs.replace(self.inventory, checks=merged))
+
+    def repaired(self, cause: str) -> None:
+        """Forget what the command has found that a remediation was for; jobs try it again."""
+        name = cause.rpartition("/")[2]
+        if name in self._job_commands:
+            self.note_command(CheckResult(name))
 
     def _readings(self) -> checks.Readings:
         """Return values for the checks that are already known. Called under the lock."""

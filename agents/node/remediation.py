@@ -98,6 +98,7 @@ class RemediationQueue:
         node: what remediations may do with the agent.
         ended: called when there is an end to report.
         handlers: by verb, a function that carries out a remediation and returns what was done.
+        repaired: called with the cause of a remediation that was carried out.
     """
 
     def __init__(
@@ -107,7 +108,10 @@ class RemediationQueue:
         node: NodeActions,
         ended: Callable[[], None],
         handlers: "dict[str, Handler] | None" = None,
+        *,
+        repaired: Callable[[str], object] = lambda _: None,
     ) -> None:
+        self._repaired = repaired
         self._path = root / "remedies.json"
         self._boot_id = boot_id
         self._node = node
@@ -153,6 +157,8 @@ class RemediationQueue:
             report = RemedyReport(order.id, done=True, message=handler(order, self._node))
         except (RemediationError, OSError) as problem:
             report = RemedyReport(order.id, done=False, message=str(problem))
+        if report.done:
+            self._repaired(order.cause)
         with self._lock:
             self._ended[order.id] = report
             self._save()

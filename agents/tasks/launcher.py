@@ -19,6 +19,7 @@ from agents.gpus import mig_manager, mps
 from agents.health import volume_checks
 from agents.host import host_info, unix_users
 from agents.isolation import cpu_pinning, kernel_tables, task_limits, user_commands
+from agents.job_commands import job_parts
 from agents.settings import AgentSettings
 from agents.supervisor import task_isolation
 from agents.supervisor.commands import AttemptCommand
@@ -51,6 +52,8 @@ class Launcher:
         users: runs commands as the users of tasks.
         images: container images that are pulled.
         stager: copies of data in and out.
+        secrets: source of the secrets of tasks.
+        job_parts: runs commands around jobs; None until the agent has set it, if it does.
 
     Args:
         spares: spare folders, which make starts cheaper.
@@ -76,6 +79,8 @@ class Launcher:
         )
         self.images = images.Images(settings.image_timeout_s, node.root, self.users)
         secrets = secret_store.SecretStore(settings.secrets, settings.secret_command)
+        self.secrets = secrets
+        self.job_parts: job_parts.JobParts | None = None
         cache = data_cache.DataCache(settings.root, spares.deleter, settings.cache_bytes_max)
         self.stager = staging.Stager(node.root, cache, secrets, self.users)
         self._data = task_data.TaskData(self.stager, secrets, volumes, lock)
@@ -157,6 +162,7 @@ class Launcher:
         assignment, template = step.assignment, step.template
         start_commands.check(assignment, template)
         yield from self._check_node(assignment)
+        yield from self._await_devices(assignment)
         user = yield from self._find_user(assignment, template)
         image = start_commands.image_request(template, self.node, user)
         cpus = self._pin_cpus(assignment, template)
@@ -180,6 +186,11 @@ class Launcher:
             secrets=secrets,
         )
         command = start_commands.start_command(assignment, template, self.node, resources)
+        try:
+            yield from self._run_commands(assignment, template, resources)
+        except UnstartableError:
+            self._release_cores(assignment.attempt)
+            raise
         if (image is not None or template.stage.ins) and assignment.hold:
             # only images and data take so long that some of a gang would wait, running, for others
             command["hold"] = True
@@ -197,6 +208,34 @@ class Launcher:
                 "stopped while its node was checked",
                 reason=EndReason.CHECK_FAILED,
                 cancel=gate.give_up,
+            )
+
+    def _await_devices(self, assignment: Assignment) -> Generator[Wait, Any, None]:
+        """Wait until the commands after the jobs that had its GPUs before have ended."""
+        parts, attempt = self.job_parts, assignment.attempt
+        if parts is not None:
+            yield Wait(
+                lambda resume: parts.await_devices(attempt, assignment.devices, resume),
+                "stopped while commands after another job ran on its GPUs",
+                cancel=parts.give_up,
+            )
+
+    def _run_commands(
+        self,
+        assignment: Assignment,
+        template: TaskTemplate,
+        resources: start_commands.StartResources,
+    ) -> Generator[Wait, Any, None]:
+        """Wait for the commands that the pool runs before a job."""
+        parts = self.job_parts
+        if parts is not None and parts.are_any(assignment.attempt):
+            tasks = parts.tasks_of(assignment.attempt)
+            task = start_commands.job_task(assignment, template, self.node, resources, tasks)
+            yield Wait(
+                lambda resume: parts.enter(task, resume),
+                "stopped while commands before its job ran",
+                reason=EndReason.CHECK_FAILED,
+                cancel=parts.give_up,
             )
 
     def _find_user(
@@ -270,6 +309,8 @@ class Launcher:
         notes = {name: f"fetching image {image}" for name, image in self.images.waiting().items()}
         if self._gate is not None:
             notes |= self._gate.waiting()
+        if self.job_parts is not None:
+            notes |= self.job_parts.waiting()
         notes |= self._user_lookups.waiting() | self._preparations.notes() | self.stager.waiting()
         stages = {name: (AttemptState.FETCHING, note) for name, note in notes.items()}
         ready = (AttemptState.READY, "ready; waiting for the rest of its gang")

@@ -5,6 +5,7 @@ here waits, reads storage or starts a process. What a task must not choose for i
 what its template says.
 """
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import msgspec
@@ -12,6 +13,8 @@ import msgspec
 from agents.data import staging
 from agents.gpus import mps
 from agents.isolation import task_limits, task_privileges
+from agents.job_commands.job_task import JobTask, JobUser
+from agents.job_commands.job_task import variables as job_variables
 from agents.state import ATTEMPT_PATTERN
 from agents.supervisor.commands import CleanupCommand, RefuseCommand, StartCommand, TaskProgram
 from agents.tasks import container_runtimes, frameworks, images, task_environment
@@ -89,6 +92,49 @@ def start_command(
     if resources.secrets is not None:
         command["secrets"] = resources.secrets
     return command
+
+
+def job_task(
+    assignment: Assignment,
+    template: TaskTemplate,
+    node: NodeContext,
+    resources: StartResources,
+    tasks: Sequence[Assignment],
+) -> JobTask:
+    """Return what the commands around the job of an attempt need of it.
+
+    Args:
+        tasks: all of its try on this node.
+    """
+    others = [one for one in tasks if one.attempt != assignment.attempt]
+    tasks = [assignment, *others]
+    user = resources.user
+    named = JobUser(user.name, user.uid, user.gid, user.groups, user.switch)
+    uuids = {gpu.index: gpu.uuid for gpu in node.gpus}
+    devices = sorted({device for one in tasks for device in one.devices})
+    visible = [uuids.get(device, str(device)) for device in devices]
+    visible += [instance.uuid for instance in resources.instances]
+    plain = msgspec.structs.replace(resources, secrets=None)
+    restricted = template.privileges == task_privileges.RESTRICTED and user.uid != 0
+    return JobTask(
+        assignment.attempt,
+        template.job,
+        named,
+        elastic="MUSTER_TASKS_MIN" in template.told,
+        devices=assignment.devices,
+        variables=job_variables(
+            tasks, template, named, (node.name, node.root),
+            {"CUDA_VISIBLE_DEVICES": ",".join(visible)},
+        ),
+        environment=_execution(assignment, template, node, plain).environment,
+        secrets=tuple(pair for pair in template.secrets if pair[1]),
+        memory_bytes=template.memory_bytes,
+        cpu_milli=template.cpu_milli,
+        denied=tuple(
+            task_limits.denied_gpus(node.gpus, assignment.reachable, resources.instances).values()
+        ),
+        restricts=node.isolation.restricts if restricted else (),
+    )  # fmt: skip
 
 
 def refusal(attempt: str, reason: EndReason, message: str) -> RefuseCommand:

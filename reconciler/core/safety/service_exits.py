@@ -204,21 +204,26 @@ def _risks(
     for name, pool in after.pools.items():
         was = before.pools.get(name)
         checks = health_checks.untried(was.checks, pool.checks) if was is not None else ()
-        if not checks or pool.checks is None:
+        runs = was.job_commands.untried(pool.job_commands) if was is not None else ()
+        if not checks and not runs:
             continue
         staying = {node: gpus for node, gpus in left[name].items() if pool_of.get(node) == name}
         is_trial = False
-        if not any(_says_nothing(observed, node) for node in staying):
+        if not checks or pool.checks is None:
+            most = 0
+        elif not any(_says_nothing(observed, node) for node in staying):
             most = 1
-            is_trial = len(staying) > 1
+            is_trial = len(staying) > 1 and not runs
         elif any(check in pool.checks.before for check in checks):
             most = len(staying)
         else:
             most = len(checks) * pool.brake.nodes_max(len(staying))
+        # commands around jobs have no trial: without a job there is nothing to try
+        most += len(runs) * pool.brake.nodes_max(len(staying))
         nodes = min(len(staying), most)
         if nodes:
             gpus = sum(sorted(staying.values(), reverse=True)[:nodes])
-            yield CheckRisk(name, checks, nodes, gpus, is_trial)
+            yield CheckRisk(name, (*checks, *runs), nodes, gpus, is_trial)
 
 
 def _says_nothing(observed: records.Observed, node: str) -> bool:

@@ -33,3 +33,16 @@ class JobCommands(msgspec.Struct, frozen=True, omit_defaults=True):
     def names(self) -> frozenset[str]:
         """The names of all commands, each of which is also a check of the node."""
         return frozenset(one.name for one in (*self.before, *self.after))
+
+    def untried(self, after: "JobCommands") -> tuple[str, ...]:
+        """Return the names of commands that are new in ``after``, or ask for more, sorted."""
+        known = {one.name: one for one in (*self.before, *self.after)}
+        return tuple(
+            sorted(
+                one.name
+                for one in (*after.before, *after.after)
+                if (same := known.get(one.name)) is None
+                or (same.command, same.run_as) != (one.command, one.run_as)
+                or same.timeout_s > one.timeout_s
+            )
+        )

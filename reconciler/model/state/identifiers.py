@@ -21,3 +21,12 @@ def template_id(job: desired.Job, group: str) -> str:
 def default_checkpoint_path(name: str, run: int) -> str:
     """Return the checkpoint folder of a job that names none."""
     return f"checkpoints/{name}/{run}"
+
+
+def part_of(attempt: str) -> str:
+    """Return what the ids of all attempts of one try of an element have in common.
+
+    That is ``RUN.ELEMENT.TRY`` of ``RUN.ELEMENT.GROUP.INDEX.TRY``; another id stands for itself.
+    """
+    words = attempt.rsplit(".", 3)
+    return f"{words[0]}.{words[3]}" if len(words) == 4 else attempt

@@ -1,0 +1,1 @@
+"""The site's commands before and after each job on a node."""

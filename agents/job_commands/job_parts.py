@@ -1,0 +1,382 @@
+"""Runs the commands before and after each job on this node, once for all of its tasks here.
+
+Starts and ends of attempts come in under the agent's lock. The first task of a job that starts here
+waits with all others until the commands before it have ended. The end of the last one is held back
+until those after it have, and so is the success of an earlier one: what an attempt holds is free
+when its end is reported. Commands run in threads; what they find is also a check of the node.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from agents.host import disk_space
+from agents.job_commands import command_runner, part_notes
+from agents.job_commands.job_task import JobTask
+from agents.job_commands.part_notes import PartNote, Phase
+from reconciler.model.observed.health_checks import CheckResult
+from reconciler.model.observed.job_commands import JobCommand, JobCommands
+from reconciler.model.protocol.agent_messages import Assignment
+from reconciler.model.state.identifiers import part_of
+from reconciler.model.state.records import AttemptReport
+from reconciler.model.state.states import AttemptState, EndReason
+
+#: How often it is looked which jobs have left without a word, such as after a restart.
+LOOK_S = 1.0
+#: What is told of commands that have failed, beside an attempt's own message.
+PROBLEM_CHARACTERS_MAX = 1000
+BEFORE, AFTER = "beforeJob", "afterJob"
+
+#: Called under the agent's lock with the reason that a task may not start, or an empty text.
+Decided = Callable[[str], object]
+#: Called from another thread with the report of an end that was held back.
+Told = Callable[[AttemptReport], object]
+
+
+class NodeFacts(NamedTuple):
+    """The node as the commands around jobs see it.
+
+    Attributes:
+        tasks_of: returns what is assigned here of the job of an attempt.
+        may_be_here: returns False for an attempt that has ended, or never will start here.
+        found: reports the result of a command as that of a check of the node.
+        is_leaving: returns True if the agent ends; the next one goes on.
+    """
+
+    tasks_of: Callable[[str], list[Assignment]]
+    may_be_here: Callable[[str], bool]
+    found: Callable[[CheckResult], object]
+    is_leaving: Callable[[], bool]
+
+
+class _Part:
+    """The tasks of one try of a job on this node."""
+
+    def __init__(self, note: PartNote) -> None:
+        self.note = note
+        self.waiting: dict[str, Decided] = {}
+        self.ended: set[str] = set()
+        self.held: dict[str, tuple[AttemptReport, Told]] = {}
+        #: Tasks that came while the commands after the job ran.
+        self.again: dict[str, tuple[JobTask, Decided]] = {}
+        self.is_busy = False
+        self.running = ""
+
+    def given_up(self) -> tuple[int, ...]:
+        """Return devices of tasks that have ended, and that the commands after the job are for."""
+        note = self.note
+        if not note.after or note.phase is Phase.DONE:
+            return ()
+        over = note.phase is Phase.AFTER
+        gone = self.ended if over or not note.task.elastic else ()
+        return tuple(
+            device
+            for name, devices in note.members.items()
+            if over or name in gone
+            for device in devices
+        )
+
+
+class _Late(NamedTuple):
+    """A task that waits for devices."""
+
+    devices: tuple[int, ...]
+    decided: Decided
+
+
+class JobParts:
+    """The jobs on one node around which commands run.
+
+    Args:
+        root: the node's folder.
+        lock: the agent's.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        runner: command_runner.CommandRunner,
+        facts: NodeFacts,
+        lock: threading.RLock,
+    ) -> None:
+        self._notes = part_notes.NoteFolder(root)
+        self._runner = runner
+        self._facts = facts
+        self._lock = lock
+        self._commands = JobCommands()
+        self._late: dict[str, _Late] = {}
+        self._work = threading.Event()
+        self._parts = {note.key: _Part(note) for note in self._notes.load()}
+
+    def follow(self, commands: JobCommands) -> None:
+        """Run these commands around jobs that come from now on.
+
+        What a command has found is forgotten if it is changed or removed.
+        """
+        with self._lock:
+            kept = {*commands.before, *commands.after}
+            gone = [c for c in (*self._commands.before, *self._commands.after) if c not in kept]
+            self._commands = commands
+        for one in gone:
+            self._facts.found(CheckResult(one.name))
+
+    # Starts ----------------------------------------------------------------------------------
+
+    def await_devices(self, attempt: str, devices: tuple[int, ...], decided: Decided) -> bool:
+        """Return True if a task must wait, because commands after another job use its devices.
+
+        ``decided`` is then called with an empty text once they are free.
+        """
+        with self._lock:
+            self._look()
+            if not self._blocker(attempt, devices):
+                return False
+            self._late[attempt] = _Late(devices, decided)
+            return True
+
+    def are_any(self, attempt: str) -> bool:
+        """Return True if commands run around the job of an attempt."""
+        with self._lock:
+            commands = self._commands
+            return bool(commands.before or commands.after or part_of(attempt) in self._parts)
+
+    def tasks_of(self, attempt: str) -> list[Assignment]:
+        """Return what is assigned here of the job of an attempt."""
+        return self._facts.tasks_of(attempt)
+
+    def enter(self, task: JobTask, decided: Decided) -> bool:
+        """Return True if a task must wait for the commands before its job.
+
+        Raises:
+            FullDiskError: nothing can be noted of it.
+        """
+        with self._lock:
+            key = part_of(task.attempt)
+            part = self._parts.get(key)
+            if part is not None and part.note.phase is Phase.AFTER:
+                part.again[task.attempt] = task, decided
+                return True
+            if part is None or part.note.phase is Phase.DONE:
+                if not (self._commands.before or self._commands.after):
+                    return False
+                note = PartNote(key, task, {}, self._commands.before, self._commands.after)
+                part = _Part(note)
+            members = part.note.members | {task.attempt: task.devices}
+            note = msgspec.structs.replace(part.note, members=members)
+            try:
+                self._notes.save(note)
+            except OSError as problem:
+                raise disk_space.FullDiskError(f"commands around the job: {problem}") from None
+            part.note = note
+            part.ended.discard(task.attempt)
+            self._parts[key] = part
+            if note.phase is not Phase.BEFORE:
+                return False
+            if not note.before:
+                self._set(part, phase=Phase.RUNNING)
+                return False
+            part.waiting[task.attempt] = decided
+            if not part.is_busy:
+                self._begin(part, self._before)
+            return True
+
+    def give_up(self, attempt: str) -> bool:
+        """Stop waiting for a task. Return False if it did not wait."""
+        with self._lock:
+            if self._late.pop(attempt, None) is not None:
+                return True
+            part = self._parts.get(part_of(attempt))
+            if part is None:
+                return False
+            return bool(part.waiting.pop(attempt, None) or part.again.pop(attempt, None))
+
+    def waiting(self) -> dict[str, str]:
+        """Return notes of tasks that wait, by attempt."""
+        with self._lock:
+            notes = {
+                attempt: f"commands after {self._blocker(attempt, late.devices)} run on its GPUs"
+                for attempt, late in self._late.items()
+            }
+            for part in self._parts.values():
+                notes |= dict.fromkeys(part.waiting, f"running {BEFORE} command {part.running}")
+        return notes
+
+    def _blocker(self, attempt: str, devices: Collection[int]) -> str:
+        """Return the job whose devices are not free yet for a task; empty if there is none."""
+        own = part_of(attempt)
+        for key, part in self._parts.items():
+            is_over = part.note.phase is Phase.AFTER
+            if (key == own and is_over) or (
+                key != own and not set(part.given_up()).isdisjoint(devices)
+            ):
+                return f"job {part.note.task.job}"
+        return ""
+
+    # Ends ------------------------------------------------------------------------------------
+
+    def hold(self, reports: Iterable[AttemptReport], told: Told) -> list[AttemptReport]:
+        """Return reports, with ends held back until the commands after their jobs have ended.
+
+        ``told`` is then called with those ends, from another thread.
+        """
+        with self._lock:
+            return [self._hold(report, told) for report in reports]
+
+    def _hold(self, report: AttemptReport, told: Told) -> AttemptReport:
+        part = self._parts.get(part_of(report.id))
+        if report.state is not AttemptState.ENDED or part is None:
+            return report
+        if report.id not in part.note.members:
+            return report
+        part.ended.add(report.id)
+        if part.note.phase is Phase.DONE:
+            return _with_problem(report, part.note.problem)
+        is_last = self._is_over(part)
+        well = report.end_reason is EndReason.EXITED and report.exit_code == 0
+        if not part.note.after or not (is_last or (well and not part.note.task.elastic)):
+            self._work.set()
+            return report
+        part.held[report.id] = report, told
+        said = "waiting for the other tasks of its job on this node"
+        if is_last:
+            if not part.is_busy:
+                self._leave(part)
+            said = f"running {AFTER} commands"
+        return msgspec.structs.replace(
+            report, state=AttemptState.STOPPING, ended_at=None, exit_code=None, signal=None,
+            end_reason=None, message=said,
+        )  # fmt: skip
+
+    def turn(self, wait_s: float = LOOK_S) -> None:
+        """Look which jobs have left, and which devices are free. A thread calls it all the time."""
+        self._work.wait(wait_s)
+        self._work.clear()
+        with self._lock:
+            self._look()
+
+    def _look(self) -> None:
+        for key, part in list(self._parts.items()):
+            if part.is_busy or not self._is_over(part):
+                continue
+            if part.note.phase is not Phase.DONE:
+                self._leave(part)
+            elif not any(map(self._facts.may_be_here, part.note.members)):
+                del self._parts[key]
+                self._notes.delete(key)
+        for attempt, late in list(self._late.items()):
+            if not self._blocker(attempt, late.devices):
+                del self._late[attempt]
+                late.decided("")
+
+    def _is_over(self, part: _Part) -> bool:
+        """Return True if no task of a part is here any more."""
+        return part.note.phase is Phase.AFTER or all(
+            name in part.ended or not self._facts.may_be_here(name) for name in part.note.members
+        )
+
+    def _leave(self, part: _Part) -> None:
+        """Begin the commands after a job."""
+        self._set(part, phase=Phase.AFTER)
+        self._begin(part, self._after)
+
+    # Commands --------------------------------------------------------------------------------
+
+    def _begin(self, part: _Part, work: Callable[[_Part], None]) -> None:
+        part.is_busy = True
+        threading.Thread(target=work, args=(part,), daemon=True).start()
+
+    def _before(self, part: _Part) -> None:
+        """Run the commands before a job, until one fails, and decide of the tasks that wait."""
+        said = ""
+        is_dropped = False
+        for command in part.note.before:
+            end = self._run(part, command, BEFORE, lambda: self._is_awaited(part))
+            is_dropped = end.is_dropped
+            if is_dropped:
+                break
+            if end.problem:
+                said = f"{BEFORE} command {command.name} failed here: {end.problem}"
+                break
+        with self._lock:
+            if is_dropped and self._facts.is_leaving():
+                return  # the next agent runs it again
+            part.is_busy = False
+            if is_dropped and part.waiting:  # a task that came when the command was ended already
+                self._begin(part, self._before)
+                return
+            waiting, part.waiting = part.waiting, {}
+            if waiting and not said:
+                self._set(part, phase=Phase.RUNNING)
+            for decided in waiting.values():
+                decided(said)
+            self._work.set()
+
+    def _after(self, part: _Part) -> None:
+        """Run the commands after a job, all of them, and report the ends that were held back."""
+        for command in part.note.after[part.note.after_ended :]:
+            end = self._run(part, command, AFTER, lambda: not self._facts.is_leaving())
+            if end.is_dropped:
+                return  # the next agent runs it again
+            said = part.note.problem
+            if end.problem:
+                more = f"{AFTER} command {command.name} failed: {end.problem}"
+                said = f"{said}; {more}" if said else more
+            with self._lock:
+                ended = part.note.after_ended + 1
+                self._set(part, after_ended=ended, problem=said[:PROBLEM_CHARACTERS_MAX])
+        with self._lock:
+            part.is_busy = False
+            self._set(part, phase=Phase.DONE)
+            held, part.held = part.held, {}
+            for report, told in held.values():
+                told(_with_problem(report, part.note.problem))
+            for task, decided in part.again.values():
+                if not self.enter(task, decided):
+                    decided("")
+            self._work.set()
+
+    def _is_awaited(self, part: _Part) -> bool:
+        return bool(part.waiting) and not self._facts.is_leaving()
+
+    def _run(
+        self, part: _Part, command: JobCommand, moment: str, is_wanted: Callable[[], bool]
+    ) -> command_runner.CommandEnd:
+        """Run one command, and report what it has found. An internal error is a failure."""
+
+        def started(pid: int) -> None:
+            with self._lock:
+                self._set(part, process=(pid, part_notes.start_time_of(pid)))
+
+        part.running = command.name
+        try:
+            end = self._runner.run(
+                command, part.note.task, moment, is_wanted=is_wanted, on_start=started
+            )
+        except Exception as failure:  # whatever it is, somebody waits for the end
+            end = command_runner.CommandEnd(f"internal error of the agent: {failure!r}")
+        with self._lock:
+            self._set(part, process=(0, 0))
+        if not end.is_dropped:
+            result = CheckResult(command.name)
+            if end.problem:
+                result = CheckResult(command.name, "failed", end.problem)
+            self._facts.found(result)
+        return end
+
+    def _set(self, part: _Part, **changes: object) -> None:
+        """Change a note. If it can't be written, a crash may repeat a command."""
+        part.note = msgspec.structs.replace(part.note, **changes)
+        with contextlib.suppress(OSError):
+            self._notes.save(part.note)
+
+
+def _with_problem(report: AttemptReport, problem: str) -> AttemptReport:
+    """Return an end with why a command after the job has failed; the result stands."""
+    if not problem:
+        return report
+    message = f"{report.message}; {problem}" if report.message else problem
+    return msgspec.structs.replace(report, message=message)
