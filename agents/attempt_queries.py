@@ -4,6 +4,8 @@ import threading
 
 from agents import state
 from agents.supervisor import client
+from reconciler.model.protocol.agent_messages import Assignment
+from reconciler.model.state import identifiers
 
 
 class AttemptQueries:
@@ -28,6 +30,13 @@ class AttemptQueries:
         """Return the attempts that have not ended, those included that are about to start."""
         with self._lock:
             return list(self._state.holders())
+
+    def tasks_of(self, attempt: str) -> list[Assignment]:
+        """Return what is assigned here of the same try as an attempt."""
+        part = identifiers.part_of(attempt)
+        with self._lock:
+            given = self._state.assignments.items()
+            return [one for name, one in given if identifiers.part_of(name) == part]
 
     def may_begin(self, attempt: str) -> bool:
         """Return True if an attempt runs here, or may be about to start."""

@@ -29,7 +29,7 @@ from agents.host import (
     operator_log,
     shutdown_request,
 )
-from agents.job_commands import command_runner, job_parts
+from agents.job_commands import job_parts
 from agents.job_data import reported_data
 from agents.link import assignment_proofs, leader_epochs, sync
 from agents.link.http_client import ControllerTarget, LinkError, RejectedError
@@ -48,7 +48,7 @@ from agents.supervisor import client
 from agents.tasks import container_cleanup, gates, images, launcher, nccl_interfaces
 from agents.tasks.node_context import NodeContext
 from reconciler.model.observed.health_checks import CheckPlan
-from reconciler.model.state.records import Gpu
+from reconciler.model.state.records import Gpu, Inventory
 
 #: Time for an agent that restarts itself to report that first.
 RESTART_DELAY_S = 1.0
@@ -235,29 +235,17 @@ class Agent:
 
     def _build_task_parts(self, shared: str) -> None:
         """Build what starts tasks and cleans up after them."""
-        found = self.monitor.inventory
-        node = NodeContext(
-            name=self.settings.name,
-            root=str(self.root),
-            shared=shared,
-            gpus=found.gpus,
-            as_root=found.runs_as_root,
-            podman=self.settings.podman,
-            fabric=nccl_interfaces.of_node(found),
-            user_limits=self.settings.user_limits,
-        )
+        node = _context(self.settings, str(self.root), shared, self.monitor.inventory)
         self._gate = gates.StartGate(self.monitor.check_now, self.lock)
         self.launcher = launcher.Launcher(
             self.settings, node, self._trash, self.lock,
             volumes=self.monitor.volumes, mig=self.monitor.cutter, gate=self._gate,
         )  # fmt: skip
         facts = job_parts.NodeFacts(
-            self.state.tasks_of, self.state.may_be_here, self.monitor.note_command,
+            self.attempts.tasks_of, self.attempts.may_begin, self.monitor.note_command,
             self.leaving.is_set,
         )  # fmt: skip
-        commands = command_runner.CommandRunner(self.launcher.users, self.launcher.secrets)
-        self._job_parts = job_parts.JobParts(self.root, commands, facts, self.lock)
-        self.launcher.job_parts = self._job_parts
+        self._job_parts = self.launcher.run_around_jobs(facts, self.lock)
         # After the launcher, which needs room on the disk more than the metrics of tasks do.
         self._job_data = reported_data.JobData(self.root, shared, as_root=node.as_root)
         self._containers = container_cleanup.ContainerRemover(
@@ -365,6 +353,20 @@ class Agent:
         fabric = nccl_interfaces.of_node(self.monitor.inventory)
         with self.lock:
             self.launcher.node = msgspec.structs.replace(self.launcher.node, fabric=fabric)
+
+
+def _context(settings: AgentSettings, root: str, shared: str, found: Inventory) -> NodeContext:
+    """Return the facts about a node that decide how its tasks start."""
+    return NodeContext(
+        name=settings.name,
+        root=root,
+        shared=shared,
+        gpus=found.gpus,
+        as_root=found.runs_as_root,
+        podman=settings.podman,
+        fabric=nccl_interfaces.of_node(found),
+        user_limits=settings.user_limits,
+    )
 
 
 def keep_running(

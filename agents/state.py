@@ -20,7 +20,6 @@ from reconciler.model.protocol.agent_messages import (
     SyncResponse,
     TaskTemplate,
 )
-from reconciler.model.state import identifiers
 from reconciler.model.state.records import AttemptReport, StopOrder
 from reconciler.model.state.states import AttemptState, EndReason
 
@@ -273,18 +272,7 @@ class AgentState:
         self.pool = news.pool
         self._forgotten &= self.assignments.keys()
         steps += _keep_proofs(self, news)
-        if news.checks != self.checks:
-            self.checks = news.checks
-            steps.append(SetCheckPlan(self.checks))
-        if news.volumes != self.volumes:
-            self.volumes = news.volumes
-            steps.append(WatchVolumes(self.volumes))
-        if news.mig != self.mig:
-            self.mig = news.mig
-            steps.append(SetMigPlan(self.mig))
-        if news.job_commands != self.job_commands:
-            self.job_commands = news.job_commands
-            steps.append(SetJobCommands(self.job_commands))
+        steps += _follow(self, news)
         if news.remedies != self.remedies:
             self.remedies = news.remedies
             steps.append(CarryOutRemedies(news.remedies))
@@ -370,17 +358,9 @@ class AgentState:
 
     def may_begin(self, attempt: str) -> bool:
         """Return True if an attempt is known here or may start; before a set has come, any may."""
-        heard = self.supervised and self.have != (0, 0)
-        return not heard or attempt in self.known or self.awaits(attempt)
-
-    def tasks_of(self, attempt: str) -> list[Assignment]:
-        """Return what is assigned here of the same try as an attempt."""
-        part = identifiers.part_of(attempt)
-        return [one for name, one in self.assignments.items() if identifiers.part_of(name) == part]
-
-    def may_be_here(self, attempt: str) -> bool:
-        """Return True if an attempt is here, is about to start, or was asked to start or to end."""
-        return attempt in self._asked or self.may_begin(attempt)
+        if not self.supervised or self.have == (0, 0) or attempt in self._asked:
+            return True
+        return attempt in self.known or self.awaits(attempt)
 
     def _known_to_end(self, attempt: str) -> bool:
         report = self.known.get(attempt)
@@ -478,3 +458,21 @@ def _keep_proofs(node: AgentState, news: AssignmentSet) -> list[Step]:
         return []
     node.proofs = proofs
     return [SaveProofs(proofs)]
+
+
+def _follow(node: AgentState, news: AssignmentSet) -> list[Step]:
+    """Follow what the node's pool asks for besides tasks, as far as it has changed."""
+    steps: list[Step] = []
+    if news.checks != node.checks:
+        node.checks = news.checks
+        steps.append(SetCheckPlan(node.checks))
+    if news.volumes != node.volumes:
+        node.volumes = news.volumes
+        steps.append(WatchVolumes(node.volumes))
+    if news.mig != node.mig:
+        node.mig = news.mig
+        steps.append(SetMigPlan(node.mig))
+    if news.job_commands != node.job_commands:
+        node.job_commands = news.job_commands
+        steps.append(SetJobCommands(node.job_commands))
+    return steps

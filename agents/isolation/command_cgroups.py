@@ -36,7 +36,7 @@ _CPU_QUOTA_US_MIN = 1000
 
 
 class CommandLimits(NamedTuple):
-    """What the commands of one owner together may use: memory and thousandths of CPUs."""
+    """Limits of all commands of one owner together: memory, and thousandths of CPUs."""
 
     memory_bytes: int = MEMORY_BYTES_MAX
     cpu_milli: int = CPUS_MAX * 1000

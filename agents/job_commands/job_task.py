@@ -1,4 +1,4 @@
-"""What the commands around a job are told of it: by Muster, and by the job's own environment.
+"""Variables of the commands around a job: Muster's own, and the job's environment.
 
 Assignments and their template come in; variables come out. Commands that run as the agent get
 nothing that the job has chosen but its name.

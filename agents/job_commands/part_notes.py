@@ -29,7 +29,7 @@ class Phase(Enum):
 
 
 class PartNote(msgspec.Struct, frozen=True):
-    """What is known of the part of a job on this node.
+    """Progress of the part of a job that is on this node.
 
     Attributes:
         key: name of the part.

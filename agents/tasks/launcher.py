@@ -19,7 +19,7 @@ from agents.gpus import mig_manager, mps
 from agents.health import volume_checks
 from agents.host import host_info, unix_users
 from agents.isolation import cpu_pinning, kernel_tables, task_limits, user_commands
-from agents.job_commands import job_parts
+from agents.job_commands import command_runner, job_parts
 from agents.settings import AgentSettings
 from agents.supervisor import task_isolation
 from agents.supervisor.commands import AttemptCommand
@@ -52,8 +52,7 @@ class Launcher:
         users: runs commands as the users of tasks.
         images: container images that are pulled.
         stager: copies of data in and out.
-        secrets: source of the secrets of tasks.
-        job_parts: runs commands around jobs; None until the agent has set it, if it does.
+        job_parts: runs commands around jobs; None before :meth:`run_around_jobs`.
 
     Args:
         spares: spare folders, which make starts cheaper.
@@ -79,7 +78,7 @@ class Launcher:
         )
         self.images = images.Images(settings.image_timeout_s, node.root, self.users)
         secrets = secret_store.SecretStore(settings.secrets, settings.secret_command)
-        self.secrets = secrets
+        self._secrets = secrets
         self.job_parts: job_parts.JobParts | None = None
         cache = data_cache.DataCache(settings.root, spares.deleter, settings.cache_bytes_max)
         self.stager = staging.Stager(node.root, cache, secrets, self.users)
@@ -94,6 +93,14 @@ class Launcher:
         self._supervisor_takes_spares = False
         self._cores: cpu_pinning.CorePool | None = None
         self._held_starts = held_starts.HeldStarts()
+
+    def run_around_jobs(
+        self, facts: job_parts.NodeFacts, lock: threading.RLock
+    ) -> job_parts.JobParts:
+        """Have the site's commands run around jobs that start from now on. Return what does so."""
+        runner = command_runner.CommandRunner(self.users, self._secrets)
+        self.job_parts = job_parts.JobParts(Path(self.node.root), runner, facts, lock)
+        return self.job_parts
 
     # What the supervisor reports -------------------------------------------------------------
 
@@ -230,7 +237,7 @@ class Launcher:
         parts = self.job_parts
         if parts is not None and parts.are_any(assignment.attempt):
             tasks = parts.tasks_of(assignment.attempt)
-            task = start_commands.job_task(assignment, template, self.node, resources, tasks)
+            task = start_commands.commands_task(assignment, template, self.node, resources, tasks)
             yield Wait(
                 lambda resume: parts.enter(task, resume),
                 "stopped while commands before its job ran",

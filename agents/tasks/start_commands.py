@@ -13,8 +13,7 @@ import msgspec
 from agents.data import staging
 from agents.gpus import mps
 from agents.isolation import task_limits, task_privileges
-from agents.job_commands.job_task import JobTask, JobUser
-from agents.job_commands.job_task import variables as job_variables
+from agents.job_commands import job_task
 from agents.state import ATTEMPT_PATTERN
 from agents.supervisor.commands import CleanupCommand, RefuseCommand, StartCommand, TaskProgram
 from agents.tasks import container_runtimes, frameworks, images, task_environment
@@ -94,13 +93,13 @@ def start_command(
     return command
 
 
-def job_task(
+def commands_task(
     assignment: Assignment,
     template: TaskTemplate,
     node: NodeContext,
     resources: StartResources,
     tasks: Sequence[Assignment],
-) -> JobTask:
+) -> job_task.JobTask:
     """Return what the commands around the job of an attempt need of it.
 
     Args:
@@ -109,20 +108,20 @@ def job_task(
     others = [one for one in tasks if one.attempt != assignment.attempt]
     tasks = [assignment, *others]
     user = resources.user
-    named = JobUser(user.name, user.uid, user.gid, user.groups, user.switch)
+    named = job_task.JobUser(user.name, user.uid, user.gid, user.groups, user.switch)
     uuids = {gpu.index: gpu.uuid for gpu in node.gpus}
     devices = sorted({device for one in tasks for device in one.devices})
     visible = [uuids.get(device, str(device)) for device in devices]
     visible += [instance.uuid for instance in resources.instances]
     plain = msgspec.structs.replace(resources, secrets=None)
     restricted = template.privileges == task_privileges.RESTRICTED and user.uid != 0
-    return JobTask(
+    return job_task.JobTask(
         assignment.attempt,
         template.job,
         named,
         elastic="MUSTER_TASKS_MIN" in template.told,
         devices=assignment.devices,
-        variables=job_variables(
+        variables=job_task.variables(
             tasks, template, named, (node.name, node.root),
             {"CUDA_VISIBLE_DEVICES": ",".join(visible)},
         ),

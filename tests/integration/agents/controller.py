@@ -10,6 +10,7 @@ import msgspec
 
 from reconciler.model.desired import MigPlan
 from reconciler.model.observed.health_checks import CheckPlan
+from reconciler.model.observed.job_commands import JobCommands
 from reconciler.model.observed.storage import WantedVolume
 from reconciler.model.protocol.agent_messages import (
     Assignment,
@@ -41,6 +42,7 @@ class Controller:
         self.mig: MigPlan | None = None
         self.pool = ""
         self.checks: CheckPlan | None = None
+        self.job_commands = JobCommands()
         #: By how much the dates of its answers are off.
         self.clock_ahead_s = 0.0
         self.seen: dict[str, AttemptReport] = {}
@@ -168,6 +170,7 @@ class Controller:
         chosen = AssignmentSet(
             dict(self.templates), tuple(self.assignments.values()),
             volumes=self.volumes, mig=self.mig, checks=self.checks, pool=self.pool,
+            job_commands=self.job_commands,
         )  # fmt: skip
         made = SyncResponse(
             epoch=self.epoch,
