@@ -280,6 +280,10 @@ class Case(msgspec.Struct, frozen=True):
 
 CLUSTER = (document("Cluster", "c", {}), pool(), job())
 COMMANDS: Json = {"commands": [{"name": "c", "command": ["c"]}]}
+AROUND = (
+    pool(beforeJob=[{"name": "n", "command": ["/n"]}], afterJob=[{"name": "o", "command": ["/o"]}]),
+    job(),
+)
 HEALED_BARE = (pool(health={"remedies": [{"check": "clock"}], "remediesAtOnce": 1}),)
 HEALED = (
     pool(
@@ -507,6 +511,17 @@ def planned(field: str) -> Callable[[Run, Path], Json]:
         sent = run.engine.update("p-0", run.structure, run.memory)
         plan = msgspec.msgpack.decode(sent.payload or b"", type=agent_messages.AssignmentSet).checks
         return getattr(plan, field)
+
+    return look
+
+
+def around(moment: str, field: str) -> Callable[[Run, Path], Json]:
+    """What a node is told to run before or after a job."""
+
+    def look(run: Run, _: Path) -> Json:
+        sent = run.engine.update("p-0", run.structure, run.memory)
+        told = msgspec.msgpack.decode(sent.payload or b"", type=agent_messages.AssignmentSet)
+        return getattr(getattr(told.job_commands, moment)[0], field)
 
     return look
 
@@ -854,6 +869,28 @@ TABLE: dict[str, Case] = {
         planned("after"),
         (("c",), ("gpu-xid",)),
         (pool(health=COMMANDS), job()),
+    ),
+    "NodePool.spec.beforeJob[].name": Case(
+        ("a", "b"), around("before", "name"), ("a", "b"), AROUND
+    ),
+    "NodePool.spec.beforeJob[].command": Case(
+        (["/x"], ["/y", "z"]), around("before", "command"), (("/x",), ("/y", "z")), AROUND
+    ),
+    "NodePool.spec.beforeJob[].timeout": Case(
+        ("1s", "2m"), around("before", "timeout_s"), (1, 120), AROUND
+    ),
+    "NodePool.spec.beforeJob[].runAs": Case(
+        ("agent", "user"), around("before", "run_as"), ("agent", "user"), AROUND
+    ),
+    "NodePool.spec.afterJob[].name": Case(("a", "b"), around("after", "name"), ("a", "b"), AROUND),
+    "NodePool.spec.afterJob[].command": Case(
+        (["/x"], ["/y", "z"]), around("after", "command"), (("/x",), ("/y", "z")), AROUND
+    ),
+    "NodePool.spec.afterJob[].timeout": Case(
+        ("1s", "2m"), around("after", "timeout_s"), (1, 120), AROUND
+    ),
+    "NodePool.spec.afterJob[].runAs": Case(
+        ("agent", "user"), around("after", "run_as"), ("agent", "user"), AROUND
     ),
     "NodePool.spec.health.remedies[].check": Case(
         ("clock", "mounts"),

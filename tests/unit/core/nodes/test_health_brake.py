@@ -7,7 +7,7 @@ import pytest
 
 from reconciler.core import observed_state
 from reconciler.model import desired
-from reconciler.model.observed import health_checks
+from reconciler.model.observed import health_checks, job_commands
 from reconciler.model.state import records
 from reconciler.model.state.states import NodeState
 from tests.unit.core import test_checks, test_drift
@@ -165,6 +165,25 @@ def test_a_check_that_each_task_waits_for_is_not_braked() -> None:
     )
     site = Site(checks=plan)
     site.fail(*names(*range(5)))
+    assert site.out() == names(*range(5))
+
+
+@pytest.mark.parametrize("checks", [None, health_checks.CheckPlan()])
+@pytest.mark.parametrize("moment", ["before_job", "after_job"])
+def test_commands_around_jobs_are_braked_with_and_without_checks(
+    moment: str, checks: health_checks.CheckPlan | None
+) -> None:
+    command = job_commands.JobCommand("scrub", ("/x",))
+    site = Site(checks=checks, **{moment: (command,)})
+    site.fail(*names(*range(5)), by=health_checks.CheckResult("scrub", "failed", "status 1"))
+    assert (site.out(), site.held()) == (names(0, 1, 2), names(3, 4))
+    assert site.memory.nodes["n0"].message == "check scrub failed: status 1"
+
+
+def test_a_full_disk_is_not_braked_by_a_command_that_fails_too() -> None:
+    command = job_commands.JobCommand("disk-space", ("/x",))
+    site = Site(checks=None, before_job=(msgspec.structs.replace(command, name="scrub"),))
+    site.fail(*names(*range(5)), by=health_checks.CheckResult("disk-space", "failed", "full"))
     assert site.out() == names(*range(5))
 
 

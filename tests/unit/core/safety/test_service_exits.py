@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from reconciler.core.safety import impact, sync_limits
 from reconciler.model import desired
-from reconciler.model.observed import devices, health_checks, storage
+from reconciler.model.observed import devices, health_checks, job_commands, storage
 from reconciler.model.state import records, states
 from reconciler.model.values import times
 from reconciler.model.values.resources import Resources
@@ -465,3 +465,32 @@ def test_exactly_those_nodes_leave_that_the_next_cycle_takes_out(
     after = {n for n, one in place.memory.nodes.items() if one.state is states.NodeState.READY}
     assert {one.node for one in found.exits} == ready - after
     assert set(found.total.nodes_entering) == after - ready
+
+
+SCRUB = job_commands.JobCommand("scrub", ("/opt/scrub",))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "risky"),
+    [
+        ((), (SCRUB,), ("scrub",)),
+        ((SCRUB,), (SCRUB,), ()),
+        ((SCRUB,), (), ()),
+        ((SCRUB,), (msgspec.structs.replace(SCRUB, timeout_s=90.0),), ()),
+        ((SCRUB,), (msgspec.structs.replace(SCRUB, timeout_s=1.0),), ("scrub",)),
+        ((SCRUB,), (msgspec.structs.replace(SCRUB, run_as="user"),), ("scrub",)),
+        ((SCRUB,), (msgspec.structs.replace(SCRUB, command=("/opt/s",)),), ("scrub",)),
+    ],
+)
+@pytest.mark.parametrize("moment", ["before_job", "after_job"])
+def test_commands_around_jobs_may_take_out_what_the_brake_lets_go(
+    moment: str,
+    before: tuple[job_commands.JobCommand, ...],
+    after: tuple[job_commands.JobCommand, ...],
+    risky: tuple[str, ...],
+) -> None:
+    old, new = (msgspec.structs.replace(A4, **{moment: one}) for one in (before, after))
+    risks = of(old, new, FOUR).risks
+    assert [(one.checks, one.nodes, one.gpus, one.trial) for one in risks] == (
+        [(risky, 1, 8, False)] if risky else []
+    )
