@@ -32,6 +32,11 @@ IN_QUEUE = (
     test_fields_honoured.job(queue="q"),
 )
 DENIED = [(RULE, "error", "Job/j", TEXT)]
+MUTATED = (
+    "spec.mutate[0] of the policy makes the job invalid: Expected `int | null`, got `str` - at "
+    "`$.spec.count`; to fix: correct the policy, or write the field so that its `when` does not "
+    "apply"
+)
 LET_OFF = "waived until 2090-01-01T00:00:00.000Z"
 WAIVED = [(RULE, "warning", "Job/j", f"{TEXT} ({LET_OFF}: until the move)")]
 
@@ -63,6 +68,19 @@ TABLE: dict[
         (OWNER, {"properties": {"effective": {"properties": {"cpu": {"maximum": 1}}}}}),
         (DENIED, []),
         (policy(), *test_fields_honoured.BASE),
+    ),
+    "Policy.spec.mutate[].when": (
+        ({"properties": {"spec": {"required": ["owner"]}}}, {"type": "object"}),
+        (DENIED, [(RULE, "error", "Job/j", MUTATED)]),
+        (policy(mutate=[{"patch": {"spec": {"count": "many"}}}]), *test_fields_honoured.BASE),
+    ),
+    "Policy.spec.mutate[].patch": (
+        ({"spec": {"timeLimit": "1h"}}, {"spec": {"count": "many"}}),
+        (
+            [(RULE, "error", "Job/j", f"{TEXT} (after changes by policy/owned)")],
+            [(RULE, "error", "Job/j", MUTATED)],
+        ),
+        (policy(mutate=[{"patch": {}}]), *test_fields_honoured.BASE),
     ),
     "Policy.spec.message": (
         (TEXT, "no"),

@@ -92,6 +92,9 @@ def facts(item: Json, evicted: list[Json]) -> None:
         *(one["message"] for one in item.get("reasons") or ()),
     ):
         lines.append(("Message", item["message"]))
+    for one in item.get("setByPolicy") or ():
+        said = f"is {one['value']}" if one["value"] else "is removed"
+        lines.append(("Policy", f"{one['policy']}: {one['field']} {said}"))
     if item.get("removal"):
         lines.append(("Removed", item["removal"]))
     before = len(evicted) - EVICTIONS_SHOWN

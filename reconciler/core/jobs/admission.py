@@ -278,8 +278,8 @@ def _take_over(
         nodes = functools.partial(_nodes_of, context.attempts, spec.name)
         kept = run_terms.kept_fields(structure, draft.spec, spec, run_terms.Reserved(room, nodes))
     taken = run_terms.keep(draft.spec, spec, kept)
-    if draft.spec.suspend != spec.suspend:
-        if spec.suspend:
+    if draft.spec.suspend != taken.suspend:
+        if taken.suspend:
             events.add("JobHoldAsked", "held by its document", job=spec.name)
         else:
             events.add("JobReleased", "its document no longer holds it", job=spec.name)

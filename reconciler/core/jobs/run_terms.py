@@ -55,7 +55,19 @@ def kept_fields(
     ]
     if "time_limit_s" not in kept and is_longer(before, after) and reserved.holds_back(after.name):
         kept.append("time_limit_s")
+    if before.mutations != after.mutations:
+        kept += _set_otherwise(before, after, kept)
     return tuple(kept)
+
+
+def _set_otherwise(before: desired.Job, after: desired.Job, kept: Collection[str]) -> list[str]:
+    """Return further fields that differ because policies, and not the document, say otherwise."""
+    names = [
+        name
+        for name in dict.fromkeys((*before.mutated, *after.mutated))
+        if name not in kept and getattr(before, name) != getattr(after, name)
+    ]
+    return [*names, *_OF_POLICIES] if names else []
 
 
 def keep(before: desired.Job, after: desired.Job, fields: tuple[str, ...]) -> desired.Job:
@@ -68,7 +80,13 @@ def keep(before: desired.Job, after: desired.Job, fields: tuple[str, ...]) -> de
 
 def message(fields: tuple[str, ...]) -> str:
     """Return what is said of a run that keeps fields."""
-    return f"{WAITS}{', '.join(WRITTEN[field] for field in fields)}"
+    names = (WRITTEN.get(field, _camel(field)) for field in fields if field not in _OF_POLICIES)
+    return f"{WAITS}{', '.join(names)}"
+
+
+def _camel(field: str) -> str:
+    first, *others = field.removesuffix("_s").split("_")
+    return first + "".join(word.capitalize() for word in others)
 
 
 def is_longer(before: desired.Job, after: desired.Job) -> bool:
@@ -77,6 +95,8 @@ def is_longer(before: desired.Job, after: desired.Job) -> bool:
     return old is not None and (new is None or new > old)
 
 
+#: Fields that go with those that policies have set.
+_OF_POLICIES = ("mutations", "mutated")
 #: Fields as documents call them.
 WRITTEN: Mapping[str, str] = {
     "queue": "queue",

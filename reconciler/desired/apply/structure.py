@@ -14,7 +14,7 @@ from types import MappingProxyType
 import msgspec
 
 from reconciler.desired.authorize import access_documents
-from reconciler.desired.checks import cross_references, flavors, policies
+from reconciler.desired.checks import cross_references, flavors, mutations, policies
 from reconciler.desired.documents import cron, document_reader, prune_policy
 from reconciler.desired.documents.faults import Fault, FaultCollector, defect
 from reconciler.desired.normalise import pools, queues, volumes
@@ -252,7 +252,9 @@ def _add_object(
         draft.reservation_specs[name] = part.spec
         draft.reservations[name] = queues.reservation(name, part.spec, faults)
     elif isinstance(part, policy_spec.PolicyDocument):
-        draft.policies[name] = policies.normalise(name, part.spec, item.path, faults)
+        made = policies.normalise(name, part.spec, item.path, faults)
+        changes = mutations.normalise(part.spec, faults)
+        draft.policies[name] = msgspec.structs.replace(made, mutations=changes)
     elif isinstance(part, volume_spec.VolumeDocument):
         draft.volumes[name] = volumes.volume(name, part.spec, faults)
 

@@ -3,7 +3,9 @@
 The loader uses it for documents in git, submission before that: both give the same answer.
 """
 
-from reconciler.desired.checks import cross_references, feasibility, job_names, policies
+import msgspec
+
+from reconciler.desired.checks import cross_references, feasibility, job_names, mutations, policies
 from reconciler.desired.documents.faults import Fault
 from reconciler.desired.normalise import job_defaults
 from reconciler.model import desired
@@ -23,6 +25,7 @@ class JobValidator:
         self._parents = {name: queue.parent for name, queue in basis.structure.queues.items()}
         self._fitting = feasibility.Fitting(basis.structure)
         self._rules = rules or policies.PolicyRules(basis.structure.policies)
+        self._mutations = mutations.JobMutations(basis.structure, self._rules)
 
     @property
     def until(self) -> float:
@@ -39,6 +42,7 @@ class JobValidator:
     def renew(self) -> None:
         """Apply the policies again after a waiver has ended."""
         self._rules = policies.PolicyRules(self._basis.structure.policies)
+        self._mutations = mutations.JobMutations(self._basis.structure, self._rules)
 
     def job(
         self, part: job_spec.JobDocument, hashed: str, path: str, now: float
@@ -49,6 +53,22 @@ class JobValidator:
             part: the document. hashed: the hash of its execution fields.
             path: of its file. now: seconds since the epoch, for waivers.
         """
+        mutated = self._mutations.apply(part, now)
+        if mutated.faults:
+            return None, list(mutated.faults), []
+        if not mutated.set_fields:
+            return self._job(part, hashed, path, now)
+        made, faults, warnings = self._job(mutated.part, hashed, path, now)
+        if made is not None:
+            written, _ = job_defaults.job(part, hashed, self._basis, path)
+            made = mutations.with_fields(made, written, mutated.set_fields)
+        names = ", ".join(dict.fromkeys(f"policy/{one.policy}" for one in mutated.set_fields))
+        return made, [_changed(one, names) for one in faults], warnings
+
+    def _job(
+        self, part: job_spec.JobDocument, hashed: str, path: str, now: float
+    ) -> tuple[desired.Job | None, list[Fault], list[Fault]]:
+        """Return the same of a document as policies have changed it."""
         structure = self._basis.structure
         normalised, faults = job_defaults.job(part, hashed, self._basis, path)
         unknown = job_names.unknown(job_names.of_spec(part.spec), self._known)
@@ -63,3 +83,8 @@ class JobValidator:
         faults = [one for one in noted if one.severity == "error"]
         warnings = [one for one in noted if one not in faults]
         return normalised, faults, [*warnings, *self._fitting.warnings(normalised)]
+
+
+def _changed(fault: Fault, names: str) -> Fault:
+    """Return a fault of a document that policies have changed, with their names."""
+    return msgspec.structs.replace(fault, message=f"{fault.message} (after changes by {names})")

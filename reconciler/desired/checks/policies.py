@@ -36,7 +36,13 @@ def normalise(
 ) -> desired.AdmissionPolicy:
     """Return a policy as the rest of Muster uses it; its schema is valid."""
     schema = _encode(spec.schema).decode()
-    _check_schema(schema, faults)
+    check_schema(schema, faults)
+    if not spec.schema and not spec.mutate:
+        message = "a policy without `mutate` needs a `schema`: there is nothing that it would do"
+        faults.add("empty-policy", message, "spec")
+    if spec.schema and not spec.message:
+        message = "say what whoever violates the schema has to do"
+        faults.add("policy-message", message, "spec", "message", expected="a text")
     waivers = []
     for index, one in enumerate(spec.waivers):
         try:
@@ -78,20 +84,23 @@ def _remember(schema: str, found: tuple[policy_schemas.SchemaFault, ...]) -> Non
         _checked.popitem(last=False)
 
 
-def _check_schema(schema: str, faults: FaultCollector) -> None:
-    """Add the faults of a schema, or that it takes too much to find them."""
+def check_schema(
+    schema: str, faults: FaultCollector, place: tuple[str | int, ...] = ("spec", "schema")
+) -> None:
+    """Add the faults of a schema at its place, or that it takes too much to find them."""
     found = _checked.get(schema)
     if found is None:
         try:
             found = tuple(policy_process.SHARED.faults(schema))
         except policy_process.UndecidedPolicyError as error:
-            faults.add("bad-schema", f"its schema can't be checked: {error}", "spec", "schema")
+            faults.add("bad-schema", f"its schema can't be checked: {error}", *place)
             return
         except policy_process.PolicyLimitError as error:
             found = (policy_schemas.SchemaFault(f"its schema can't be checked: {error}"),)
         _remember(schema, found)
     for one in found:
-        faults.add("bad-schema", one.message, *one.path, found=one.found, expected=one.expected)
+        where = (*place, *one.path[2:])  # it is told as that of a whole policy
+        faults.add("bad-schema", one.message, *where, found=one.found, expected=one.expected)
 
 
 def view(part: fields.DocumentPart, job: desired.Job | None = None) -> dict[str, Any]:
@@ -172,24 +181,36 @@ class PolicyRules:
             above: ancestors of the job's queue: a policy for one of them holds for it too.
         """
         queues = frozenset() if job is None else frozenset((job.queue, *above))
-        rules = [one for one in self._by_kind.get(kind, ()) if _matches(one, part, queues)]
+        rules = [
+            one
+            for one in self._by_kind.get(kind, ())
+            if (one.schema != "{}" or not one.mutations) and matches(one, part, queues)
+        ]
         if not rules:
             return []
-        found = self._judged(rules, view(part, job), "" if job is None else job.owner or "", now)
+        schemas = [one.schema for one in rules]
+        owner = "" if job is None else job.owner or ""
+        found = self.judged(schemas, view(part, job), owner, now)
         return [
             self._waived(rule, _fault(rule, violation), f"{kind}/{name}", now)
             for rule, violation in zip(rules, found, strict=True)
             if violation is not None
         ]
 
-    def _judged(
-        self, rules: Sequence[desired.AdmissionPolicy], seen: dict[str, Any], owner: str, now: float
+    def judged(
+        self, schemas: Sequence[str], seen: dict[str, Any], owner: str, now: float
     ) -> list[policy_schemas.Violation | None]:
-        """Return the violations of policies by one object."""
+        """Return the violation of each schema of a policy by one object; None: there is none.
+
+        Args:
+            schemas: as JSON texts.
+            seen: the object as of :func:`view`.
+            owner: whose it is.
+            now: seconds since the epoch.
+        """
         is_spent = self.slow_s >= SLOW_S_MAX
         searches_s = SEARCHES_AFTER_S_MAX if is_spent else safe_patterns.SEARCHES_S_MAX
         began = time.monotonic()
-        schemas = [one.schema for one in rules]
         found = policy_process.SHARED.violations(schemas, seen, searches_s, owner)
         if any(one is not None and one.slow for one in found):
             self.slow_s += time.monotonic() - began
@@ -216,9 +237,10 @@ class PolicyRules:
         return msgspec.structs.replace(fault, message=message, severity="warning")
 
 
-def _matches(
+def matches(
     rule: desired.AdmissionPolicy, part: fields.DocumentPart, queues: frozenset[str]
 ) -> bool:
+    """Return True if a policy concerns an object, which is a job in these queues if it is one."""
     if rule.queues and queues.isdisjoint(rule.queues):
         return False
     if not rule.labels:

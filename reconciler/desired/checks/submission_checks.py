@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import msgspec
 
-from reconciler.desired.checks import job_names, job_validator
+from reconciler.desired.checks import job_names, job_validator, mutations
 from reconciler.desired.documents import document_reader
 from reconciler.desired.documents.faults import Fault
 from reconciler.desired.normalise import job_defaults
@@ -73,6 +73,12 @@ class SubmissionValidator:
         self, document: document_reader.Document, part: job_spec.JobDocument, path: str, now: float
     ) -> Sequence[Fault]:
         normalised, faults, warnings = self._judge.job(part, document.hash, path, now)
+        if normalised is not None:
+            told = [
+                Fault(f"policy/{one.policy}", mutations.described(one), severity="warning")
+                for one in normalised.mutations
+            ]
+            warnings = [*told, *warnings]
         if normalised is not None and normalised.deadline is not None:
             late = _late(normalised, normalised.deadline, now)
             place, found = ("spec", "deadline"), found_values.quote(part.spec.deadline)

@@ -160,6 +160,17 @@ class StagingSpec(msgspec.Struct, frozen=True):
     timeout_s: int = 3600
 
 
+class FieldMutation(msgspec.Struct, frozen=True):
+    """A field of a job's document that a policy has set, with its value as JSON text.
+
+    The value is cut if it is long, and empty if the policy has removed the field.
+    """
+
+    policy: str
+    field: str
+    value: str
+
+
 class Job(msgspec.Struct, frozen=True):
     """One job, normalised.
 
@@ -167,7 +178,8 @@ class Job(msgspec.Struct, frozen=True):
     silent node is given up only when the node returns or is declared gone. ``grace_s`` None: the
     pool's. ``path`` is the file of the document. ``secrets`` maps names of secrets to the variable
     that gets the value, empty for none. ``prune`` is the annotation about removal, None if there is
-    none. ``preempts``: other jobs may be evicted or moved so that this one starts.
+    none. ``preempts``: other jobs may be evicted or moved so that this one starts. ``mutations``
+    are what policies have set in the document, ``mutated`` the fields here that differ by that.
     """
 
     name: str
@@ -210,6 +222,8 @@ class Job(msgspec.Struct, frozen=True):
     prune: Prune | None = None
     suspend_reason: str = ""
     preempts: bool = True
+    mutations: tuple[FieldMutation, ...] = ()
+    mutated: tuple[str, ...] = ()
 
     def tolerates(self, taint: "Taint") -> bool:
         """Return True if the job accepts a taint."""

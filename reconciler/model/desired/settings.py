@@ -22,11 +22,22 @@ class Waiver(msgspec.Struct, frozen=True):
     expires_at: float
 
 
+class Mutation(msgspec.Struct, frozen=True):
+    """A change that a policy makes to jobs: a JSON Merge Patch as JSON text.
+
+    ``when`` is the JSON Schema that a job has to satisfy for it, as JSON text; empty for any job.
+    """
+
+    when: str
+    patch: str
+
+
 class AdmissionPolicy(msgspec.Struct, frozen=True):
     """A policy that objects must satisfy.
 
     ``schema`` is a JSON Schema as JSON text. ``queues`` and ``labels`` select objects, empty for
-    any. ``owners`` grant waivers. ``path`` is the file of the document.
+    any. ``owners`` grant waivers. ``path`` is the file of the document. ``mutations`` are made to
+    jobs, in their order, before anything is checked.
     """
 
     name: str
@@ -39,6 +50,7 @@ class AdmissionPolicy(msgspec.Struct, frozen=True):
     owners: tuple[str, ...] = ()
     waivers: tuple[Waiver, ...] = ()
     path: str = ""
+    mutations: tuple[Mutation, ...] = ()
 
 
 class Scheduling(msgspec.Struct, frozen=True):

@@ -53,27 +53,58 @@ class WaiverSpec(DocumentPart, frozen=True):
     expires: Annotated[Timestamp, doc("End of the waiver.", example="2027-01-31T00:00:00Z")]
 
 
+class MutationSpec(DocumentPart, frozen=True):
+    """A change to jobs before anything is checked."""
+
+    patch: Annotated[
+        dict[str, Any],
+        doc(
+            "A JSON Merge Patch (RFC 7396) over the job's document: `null` removes a field. It"
+            " changes `spec`, without `owner`, `queue`, `run`, `array` and `dependsOn`, and"
+            " `metadata.labels`.",
+            example={"spec": {"timeLimit": "4h"}},
+        ),
+    ]
+    when: Annotated[
+        dict[str, Any],
+        doc(
+            "A JSON Schema (2020-12): the change is made to jobs that satisfy it, as written with"
+            " their defaults and what was changed before. Default: to any.",
+            example={"properties": {"spec": {"not": {"required": ["timeLimit"]}}}},
+        ),
+    ] = {}
+
+
 class PolicySpec(DocumentPart, frozen=True):
     """A rule that objects must also satisfy."""
 
     match: Annotated[MatchSpec, doc("Objects that it concerns.", example={"kinds": ["Job"]})]
+    mutate: Annotated[
+        list[MutationSpec],
+        doc(
+            "Changes to jobs that match, in this order and after those of policies whose names"
+            " come before. They are made before defaults and checks.",
+            example=[{"patch": {"spec": {"timeLimit": "4h"}}}],
+            max_length=32,
+        ),
+    ] = []
     schema: Annotated[
         dict[str, Any],
         doc(
             "A JSON Schema (2020-12) that the object must satisfy: as written with its "
-            "defaults, and for a job with `effective`, the values that it comes to.",
+            "defaults, and for a job with `effective`, the values that it comes to. Needed "
+            "unless there is `mutate`.",
             example={"properties": {"spec": {"required": ["owner"]}}},
         ),
-    ]
+    ] = {}
     message: Annotated[
         str,
         doc(
-            "Message to whoever violates it, with what to do.",
+            "Message to whoever violates it, with what to do. Needed with `schema`.",
             example="say whose job it is: spec.owner",
-            min_length=1,
             max_length=500,
         ),
-    ]
+    ] = ""
     action: Annotated[
         Literal["deny", "warn"],
         doc("Refuse violations, or only warn.", example="warn"),

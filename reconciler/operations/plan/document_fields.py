@@ -145,6 +145,19 @@ def _overcommit(pair: tuple[float, float]) -> dict[str, str]:
     return {"cpu": f"{pair[0]:g}", "memory": f"{pair[1]:g}"}
 
 
+def _mutations(of: tuple[desired.Mutation, ...]) -> dict[str, dict[str, str]]:
+    """Each change of a policy by its place."""
+    return {
+        str(index): {"patch": one.patch, **({"when": one.when} if one.when else {})}
+        for index, one in enumerate(of)
+    }
+
+
+def _set_by(of: tuple[desired.FieldMutation, ...]) -> dict[str, str]:
+    """What policies have set, by field; of several the last counts."""
+    return {one.field: f"{one.value or 'removed'} by policy {one.policy}" for one in of}
+
+
 def _ratio(value: float) -> str:
     return f"{value:.4g}"
 
@@ -254,6 +267,8 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
         quantities.format_duration,
     ),
     (desired.ClusterSettings, "retain_audit_s"): ("retention.audit", quantities.format_duration),
+    (desired.AdmissionPolicy, "mutations"): ("mutate", _mutations),
+    (desired.Job, "mutations"): ("setByPolicy", _set_by),
     (desired.Waiver, "expires_at"): ("expires", times.format_time),
     (desired.Volume, "objects"): ("s3", None),
     (storage.ObjectStore, "access_key"): ("accessKeySecret", None),
@@ -290,7 +305,7 @@ _UNITS: dict[str, Show] = {
 #: Fields that follow from another one, which is shown.
 _DERIVED = frozenset({(health_checks.CheckPlan, "gpus"), (health_checks.CheckPlan, "trial")})
 #: What is no field of a document.
-_NOT_SHOWN = frozenset({"name", "path", "hash", "runs_unmapped"})
+_NOT_SHOWN = frozenset({"name", "path", "hash", "runs_unmapped", "mutated"})
 #: Empty values: the same as a field that is not there.
 _NOTHING: tuple[Any, ...] = (None, "", (), {})
 

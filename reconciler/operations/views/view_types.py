@@ -133,6 +133,14 @@ class TasksView(json_format.View, frozen=True):
     max: int
 
 
+class FieldMutationView(json_format.View, frozen=True):
+    """A field of a job's document that a policy has set; ``value`` is empty if it was removed."""
+
+    policy: str
+    field: str
+    value: str
+
+
 class JobView(json_format.View, frozen=True):
     """A job's run. ``place`` counts from 1 among jobs of its queue that wait and can start.
 
@@ -169,6 +177,7 @@ class JobView(json_format.View, frozen=True):
     latest_start: str | None = None
     start_takes_back: bool = False
     tasks: TasksView | None = None
+    set_by_policy: list[FieldMutationView] = []
 
 
 class NodeUsageView(json_format.View, frozen=True):

@@ -11,6 +11,7 @@ from reconciler.core.jobs import run_terms
 from reconciler.model import desired
 from reconciler.model.state import scheduler_state
 from reconciler.model.state.states import JobState
+from reconciler.model.values.resources import Resources
 from tests.unit.core.world import World, job
 
 GPU_4 = desired.QuotaAmounts(gpu_milli=4000)
@@ -101,6 +102,46 @@ def _reserved(world: World) -> World:
         world.structure, reservations={"r": desired.Reservation("r", ("n0",), at, at + 60)}
     )
     return world
+
+
+def _by_policy(name: str, spec: desired.Job, **fields: Any) -> desired.Job:
+    """A job in which a policy has set fields."""
+    mutation = desired.FieldMutation(name, "spec.x", "1")
+    changed = msgspec.structs.replace(spec, **fields)
+    return msgspec.structs.replace(changed, mutations=(mutation,), mutated=tuple(fields))
+
+
+def test_a_policy_changes_no_run_with_tasks_and_all_that_wait() -> None:
+    world = World(nodes=1)
+    group = desired.TaskGroup("main", 1, Resources(4000, 0, 0), command=("x",))
+    runs = job("runs", groups=(group,), time_limit_s=900, retries=desired.Retries(limit=1))
+    waits = msgspec.structs.replace(runs, name="waits")
+    world.commit(runs, waits)
+    world.settle()
+    assert (world.states()["runs"], world.states()["waits"]) == ("Running", "Pending")
+    other = msgspec.structs.replace(group, environment={"A": "b"})
+    fields: dict[str, Any] = {"groups": (other,), "time_limit_s": 60, "suspend": False}
+    world.commit(*(_by_policy("p", one, **fields) for one in (runs, waits)))
+    world.settle()
+    for name, time_limit_s, environment in (("runs", 900, {}), ("waits", 60, {"A": "b"})):
+        spec = world.memory.jobs[name].spec
+        assert (spec.time_limit_s, spec.groups[0].environment) == (time_limit_s, environment)
+    assert world.memory.jobs["runs"].message == f"{run_terms.WAITS}groups, timeLimit"
+    # a person's change of the document counts as ever beside it
+    world.commit(_by_policy("p", msgspec.structs.replace(runs, priority=7), **fields), waits)
+    world.settle()
+    spec = world.memory.jobs["runs"].spec
+    assert (spec.priority, spec.time_limit_s, spec.mutations) == (7, 900, ())
+
+
+def test_what_a_policy_set_before_the_start_stays_when_the_policy_goes() -> None:
+    plain = job("a", time_limit_s=900)
+    before = _by_policy("p", plain, time_limit_s=60)
+    kept = run_terms.kept_fields(STRUCTURE, before, plain)
+    assert kept == ("time_limit_s", "mutations", "mutated")
+    assert run_terms.keep(before, plain, kept) == before
+    # another name of the same policy sets the same
+    assert run_terms.kept_fields(STRUCTURE, before, _by_policy("q", plain, time_limit_s=60)) == ()
 
 
 def test_what_waits_is_told_once_and_comes_with_the_next_start() -> None:

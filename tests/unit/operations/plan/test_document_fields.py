@@ -147,6 +147,7 @@ DERIVED = {
     "Job": {
         *("resources.devices", "leases", "affinity.jobs.jobs", "affinity.jobs.level"),
         *("affinity.jobs.apart", "affinity.jobs.weight", "prune"),
+        *("setByPolicy.policy", "setByPolicy.field", "setByPolicy.value"),
     },
     "Cluster": {"scheduling.depth"},
 }
