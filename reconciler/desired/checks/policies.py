@@ -35,12 +35,12 @@ def normalise(
     name: str, spec: policy_spec.PolicySpec, path: str, faults: FaultCollector
 ) -> desired.AdmissionPolicy:
     """Return a policy as the rest of Muster uses it; its schema is valid."""
-    schema = _encode(spec.schema).decode()
+    schema = _encode(spec.schema or {}).decode()
     check_schema(schema, faults)
-    if not spec.schema and not spec.mutate:
+    if spec.schema is None and not spec.mutate:
         message = "a policy without `mutate` needs a `schema`: there is nothing that it would do"
         faults.add("empty-policy", message, "spec")
-    if spec.schema and not spec.message:
+    if spec.schema is not None and not spec.message:
         message = "say what whoever violates the schema has to do"
         faults.add("policy-message", message, "spec", "message", expected="a text")
     waivers = []

@@ -89,14 +89,14 @@ class PolicySpec(DocumentPart, frozen=True):
         ),
     ] = []
     schema: Annotated[
-        dict[str, Any],
+        dict[str, Any] | None,
         doc(
             "A JSON Schema (2020-12) that the object must satisfy: as written with its "
             "defaults, and for a job with `effective`, the values that it comes to. Needed "
             "unless there is `mutate`.",
             example={"properties": {"spec": {"required": ["owner"]}}},
         ),
-    ] = {}
+    ] = None
     message: Annotated[
         str,
         doc(

@@ -145,16 +145,8 @@ def _overcommit(pair: tuple[float, float]) -> dict[str, str]:
     return {"cpu": f"{pair[0]:g}", "memory": f"{pair[1]:g}"}
 
 
-def _mutations(of: tuple[desired.Mutation, ...]) -> dict[str, dict[str, str]]:
-    """Each change of a policy by its place."""
-    return {
-        str(index): {"patch": one.patch, **({"when": one.when} if one.when else {})}
-        for index, one in enumerate(of)
-    }
-
-
 def _set_by(of: tuple[desired.FieldMutation, ...]) -> dict[str, str]:
-    """What policies have set, by field; of several the last counts."""
+    """Texts of what policies have set, by field; of several the last counts."""
     return {one.field: f"{one.value or 'removed'} by policy {one.policy}" for one in of}
 
 
@@ -267,7 +259,7 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
         quantities.format_duration,
     ),
     (desired.ClusterSettings, "retain_audit_s"): ("retention.audit", quantities.format_duration),
-    (desired.AdmissionPolicy, "mutations"): ("mutate", _mutations),
+    (desired.AdmissionPolicy, "mutations"): ("mutate", None),
     (desired.Job, "mutations"): ("setByPolicy", _set_by),
     (desired.Waiver, "expires_at"): ("expires", times.format_time),
     (desired.Volume, "objects"): ("s3", None),

@@ -128,10 +128,11 @@ def test_a_policy_changes_no_run_with_tasks_and_all_that_wait() -> None:
         assert (spec.time_limit_s, spec.groups[0].environment) == (time_limit_s, environment)
     assert world.memory.jobs["runs"].message == f"{run_terms.WAITS}groups, timeLimit"
     # a person's change of the document counts as ever beside it
-    world.commit(_by_policy("p", msgspec.structs.replace(runs, priority=7), **fields), waits)
+    labelled = msgspec.structs.replace(runs, labels={"a": "b"})
+    world.commit(*(_by_policy("p", one, **fields) for one in (labelled, waits)))
     world.settle()
     spec = world.memory.jobs["runs"].spec
-    assert (spec.priority, spec.time_limit_s, spec.mutations) == (7, 900, ())
+    assert (spec.labels, spec.time_limit_s, spec.mutations) == ({"a": "b"}, 900, ())
 
 
 def test_what_a_policy_set_before_the_start_stays_when_the_policy_goes() -> None:

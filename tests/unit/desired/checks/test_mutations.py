@@ -1,6 +1,7 @@
 """Jobs as policies change them before they are checked."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -8,11 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.desired.apply import structure
+from reconciler.desired.apply import loader, structure, validate
 from reconciler.desired.checks import job_validator, mutations, submission_checks
 from reconciler.desired.documents import document_reader
+from reconciler.desired.git import source
 from reconciler.model import desired
 from reconciler.model.documents import job_spec
+from reconciler.model.state import records
+from reconciler.model.state.states import JobState
+from reconciler.operations.plan import document_fields
+from reconciler.operations.views import job_views, view_types
+from tests.unit.desired.repositories import Repository
 
 UNLIMITED = {"properties": {"spec": {"not": {"required": ["timeLimit"]}}}}
 
@@ -218,6 +225,49 @@ def test_a_submitter_is_told_what_policies_set() -> None:
     assert [(one.rule, one.severity, one.message) for one in found] == [
         ("policy/p", "warning", 'sets spec.timeLimit to "1h"')
     ]
+
+
+def test_a_policy_in_git_changes_jobs_that_are_in_force_and_goes_again(tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "state.git")
+    repository.commit({"a.yaml": document("Job", "a", {"command": ["true"]})})
+    reader = loader.Loader(source.GitSource(str(repository.path), branch="main"))
+    try:
+        key = reader.load().jobs["a"].key
+        rule = policy("p", {"patch": {"spec": {"timeLimit": "1h"}}})
+        repository.commit({"p.yaml": rule})
+        changed = reader.load().jobs["a"]
+        assert (changed.time_limit_s, changed.key) == (3600, key)
+        # what a policy makes invalid stays as it was, and says why
+        repository.commit({"p.yaml": policy("p", {"patch": {"spec": {"count": "many"}}})})
+        state = reader.load()
+        assert state.jobs["a"] == changed
+        assert [one.rule for one in reader.last.status.problems] == ["policy/p"]
+        repository.commit({"p.yaml": None})
+        plain = reader.load().jobs["a"]
+        assert (plain.time_limit_s, plain.mutations, plain.key) == (None, (), key)
+    finally:
+        reader.close()
+
+
+def test_a_plan_says_what_a_policy_sets() -> None:
+    rule = policy("p", {"patch": {"spec": {"timeLimit": "1h"}}})
+    states = [
+        validate.check({"a.yaml": document("Job", "a", {"command": ["true"]}), **more}, now=0.0)
+        for more in ({}, {"p.yaml": rule})
+    ]
+    before, after = (document_fields.fields(one.jobs["a"]) for one in states)
+    assert dict(after.items() - before.items()) == {
+        "timeLimit": "1h",
+        "setByPolicy.spec.timeLimit": '"1h" by policy p',
+    }
+
+
+def test_a_view_of_a_job_says_what_policies_set() -> None:
+    job, _ = judged({}, policy("p", {"patch": {"spec": {"timeLimit": "1h"}}}))
+    assert job is not None
+    record = records.JobRecord(job, JobState.PENDING, b"\0", 0.0)
+    shown = job_views.job_view(record).set_by_policy
+    assert shown == [view_types.FieldMutationView("p", "spec.timeLimit", '"1h"')]
 
 
 VALUES = st.recursive(
