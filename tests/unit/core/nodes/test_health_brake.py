@@ -1,6 +1,7 @@
 """At most a share of a pool leaves service by one check within a time, over restarts too."""
 
 import random
+from typing import Any
 
 import msgspec
 import pytest
@@ -174,7 +175,8 @@ def test_commands_around_jobs_are_braked_with_and_without_checks(
     moment: str, checks: health_checks.CheckPlan | None
 ) -> None:
     command = job_commands.JobCommand("scrub", ("/x",))
-    site = Site(checks=checks, **{moment: (command,)})
+    commands: dict[str, Any] = {moment: (command,)}
+    site = Site(checks=checks, **commands)
     site.fail(*names(*range(5)), by=health_checks.CheckResult("scrub", "failed", "status 1"))
     assert (site.out(), site.held()) == (names(0, 1, 2), names(3, 4))
     assert site.memory.nodes["n0"].message == "check scrub failed: status 1"
