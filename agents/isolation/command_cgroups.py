@@ -111,7 +111,7 @@ class CommandCgroups:
         owner: str,
         name: str = "",
         denied: Sequence[str] = (),
-        limits: CommandLimits = USER_LIMITS,
+        limits: CommandLimits | None = None,
     ) -> CommandCgroup | None:
         """Return groups for a command, empty and with limits; None if the node has no groups.
 
@@ -119,11 +119,12 @@ class CommandCgroups:
             owner: whose limits it shares.
             name: name of its group, in which nothing is left running; empty for one of its own.
             denied: rules of devices that it must not use.
-            limits: of all commands of the owner.
+            limits: of all commands of the owner; None for those of a user.
 
         Raises:
             CommandRefusedError: they cannot be made, or too much is left of earlier commands.
         """
+        limits = limits or CommandLimits(MEMORY_BYTES_MAX)
         if name:
             self.end(owner, name)
         with self._lock:
