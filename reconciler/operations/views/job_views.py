@@ -201,9 +201,7 @@ def job_view(
         started=json_format.time_or_none(of.started_at),
         ended=json_format.time_or_none(of.ended_at),
         message=of.message,
-        set_by_policy=[
-            view_types.FieldMutationView(one.policy, one.field, one.value) for one in spec.mutations
-        ],
+        set_by_policy=view_types.mutation_views(spec),
         array=array,
         elements={state.value: count for state, count in of.element_state_counts().items()},
         resources=amounts(takes),

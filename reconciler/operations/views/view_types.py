@@ -4,6 +4,7 @@ Times are RFC 3339 in UTC, memory is in bytes, CPUs and GPUs are decimal, durati
 with ``_s``. ``job_views`` and its neighbours make them from the model's values.
 """
 
+from reconciler.model import desired
 from reconciler.model.state.pending_reasons import ReasonCode, WaitsFor
 from reconciler.operations.views import gpu_views, json_format
 
@@ -139,6 +140,11 @@ class FieldMutationView(json_format.View, frozen=True):
     policy: str
     field: str
     value: str
+
+
+def mutation_views(of: desired.Job) -> list[FieldMutationView]:
+    """Return the fields that policies have set in a job's document."""
+    return [FieldMutationView(one.policy, one.field, one.value) for one in of.mutations]
 
 
 class JobView(json_format.View, frozen=True):
