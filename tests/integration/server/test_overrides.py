@@ -124,6 +124,7 @@ def test_those_in_force_are_listed_and_cleared(served: parts.Served) -> None:
         "expires": "1970-01-01T00:33:20.000Z",
         "commit": "muster cancel train --reason 'it'\\''s wild'",
         "committed": None,
+        "refused": None,
     }
     assert served.client.delete("/v1/overrides/cancel/train").status_code == 200
     request = heard(served)
