@@ -20,6 +20,7 @@ NAMES = (
     "agent_cost",
     "idle",
     "answers",
+    "api",
     "submissions",
     "sync",
     "cycle",

@@ -1,0 +1,499 @@
+"""How quickly the API answers while 20,000 jobs wait, others come and go, and 300 people read.
+
+Controller, server and store are real, and so is git: each second a commit brings 100 new jobs and
+takes away ended ones. Four nodes are played by this process: they report each task as running, and
+then as ended, over HTTP as agents do. The people are a process of their own
+(``bench.api_readers``), whose CPU time is told. Meanwhile this process asks ``/healthz``, and lets
+nodes that have no work sync.
+
+Four spans are measured: the first read of the commit with all that waits; people who think for
+three seconds; the same beside one user who asks for lists of a thousand on many connections without
+a pause; and people who do not think, for the number of answers a second. In the second one
+``muster status`` and ``muster jobs`` are run too.
+"""
+
+import argparse
+import collections
+import contextlib
+import http.client
+import os
+import secrets
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agents.link import http_client
+from bench import api_readers, cluster, idle
+from bench.options import count
+from reconciler.model.protocol import agent_messages
+from reconciler.model.state import records
+from reconciler.model.state.states import AttemptState, EndReason
+from reconciler.model.values.resources import Resources
+
+_NODES, _GI = 4, 2**30
+_QUEUES = 4
+_BATCH = 100
+#: Commits whose jobs stand in git: older ones have ended, or are cancelled.
+_BATCHES_KEPT = 5
+_PROBE_EVERY_S = 0.05
+_LOAD_S_MAX = 900.0
+_PAGE_GOAL_MS, _QUICK_GOAL_MS, _RATE_GOAL, _STATUS_GOAL_S = 200.0, 50.0, 100.0, 0.5
+#: Names of jobs that stay.
+_WAITS = "wait-"
+
+_STRUCTURE = """\
+apiVersion: muster/v1
+kind: NodePool
+metadata: {name: played}
+spec:
+  hosts: played[1-4]
+  nodes: {cpu: 256, memory: 256Gi}
+---
+apiVersion: muster/v1
+kind: Queue
+metadata: {name: busy}
+spec: {priority: 10}
+"""
+_QUEUE = """\
+---
+apiVersion: muster/v1
+kind: Queue
+metadata: {{name: full-{number}}}
+spec: {{limit: {{cpu: 10}}}}
+"""
+_JOB = """\
+apiVersion: muster/v1
+kind: Job
+metadata: {{name: {name}}}
+spec:
+  queue: {queue}
+  pools: [played]
+  owner: {owner}
+  resources: {{cpu: 1, memory: 16Mi}}
+  command: [date]
+"""
+
+
+class Node:
+    """A node that runs what it is told: what waits by its name for ever, all else for a moment."""
+
+    def __init__(self, bed: cluster.Bed, name: str) -> None:
+        token = bed.cluster.state / "node-token"
+        self.name = name
+        self._connection = http_client.Connection(
+            http_client.ControllerTarget(bed.cluster.url, token)
+        )
+        self._sequence, self._have = 0, (0, 0)
+        self._attempts: dict[str, records.AttemptReport] = {}
+
+    def sync(self, wait_s: float) -> float:
+        """One exchange; how many milliseconds it took.
+
+        Raises:
+            RuntimeError: it was refused.
+        """
+        self._sequence += 1
+        request = agent_messages.SyncRequest(
+            node=self.name,
+            boot_id=f"boot-{self.name}",
+            incarnation="bench",
+            have=self._have,
+            wait_s=wait_s,
+            sequence=self._sequence,
+            attempts=tuple(self._attempts.values()),
+            inventory=records.Inventory(
+                hostname=self.name, capacity=Resources(256_000, 256 * _GI, 0)
+            )
+            if self._sequence == 1
+            else None,
+            accepts_unrenewed=True,
+        )
+        body = msgspec.msgpack.encode(request)
+        began = time.monotonic()
+        status, answer = self._connection.post(f"/v1/nodes/{self.name}/sync", body, 120.0)
+        taken_ms = 1e3 * (time.monotonic() - began)
+        if status == 503:  # the loop is not there yet
+            time.sleep(1.0)
+            return taken_ms
+        if status != 200:
+            raise RuntimeError(f"node {self.name}: {status} {answer[:200]!r}")
+        self._obey(msgspec.msgpack.decode(answer, type=agent_messages.SyncResponse))
+        return taken_ms
+
+    def _obey(self, told: agent_messages.SyncResponse) -> None:
+        for attempt in told.acknowledged:
+            self._attempts.pop(attempt, None)
+        now = time.time()
+        for attempt, report in self._attempts.items():
+            if report.state is AttemptState.RUNNING and not attempt.startswith(_WAITS):
+                self._attempts[attempt] = _ended(report, now)
+        if told.set is None:
+            return
+        self._have = (told.epoch, told.version)
+        for one in told.set.assignments:
+            found = self._attempts.get(one.attempt)
+            if one.stop is not None and (found is None or found.state is not AttemptState.ENDED):
+                started = found or records.AttemptReport(one.attempt, AttemptState.RUNNING, now)
+                self._attempts[one.attempt] = _ended(started, now)
+            elif found is None:
+                self._attempts[one.attempt] = records.AttemptReport(
+                    one.attempt, AttemptState.RUNNING, started_at=now
+                )
+
+    @property
+    def is_busy(self) -> bool:
+        """True if it has something to tell at once."""
+        return any(not one.startswith(_WAITS) for one in self._attempts)
+
+
+def _ended(report: records.AttemptReport, now: float) -> records.AttemptReport:
+    return msgspec.structs.replace(
+        report,
+        state=AttemptState.ENDED,
+        ended_at=now,
+        exit_code=0,
+        end_reason=EndReason.EXITED,
+    )
+
+
+class Threads:
+    """Threads that do something over and over until the end, and what went wrong in them."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+        self._problems: list[BaseException] = []
+        self._threads: list[threading.Thread] = []
+
+    def start(self, work: Any, *arguments: Any) -> None:
+        """Begin one more: ``work`` is called until the end."""
+
+        def run() -> None:
+            try:
+                while not self.ended.is_set():
+                    work(*arguments)
+            except Exception as problem:
+                self._problems.append(problem)
+
+        self._threads.append(threading.Thread(target=run, daemon=True))
+        self._threads[-1].start()
+
+    def look(self) -> None:
+        """Raise what went wrong, if anything did."""
+        if self._problems:
+            raise RuntimeError(f"a part of the load failed: {self._problems[0]!r}")
+
+    def stop(self) -> None:
+        """End all of them."""
+        self.ended.set()
+        for thread in self._threads:
+            thread.join(10.0)
+
+
+class Probes:
+    """Milliseconds of what machines ask, by kind, since they were last taken."""
+
+    def __init__(self, bed: cluster.Bed) -> None:
+        address = bed.cluster.url.partition("//")[2]
+        self._link = http.client.HTTPConnection(address, timeout=120)
+        self._idle = Node(bed, "played4")
+        self._taken: dict[str, list[float]] = collections.defaultdict(list)
+
+    def health(self) -> None:
+        """Ask if the server is well."""
+        began = time.monotonic()
+        self._link.request("GET", "/healthz")
+        answer = self._link.getresponse()
+        answer.read()
+        if answer.status != 200:
+            raise RuntimeError(f"/healthz answered {answer.status}")
+        self._taken["healthz"].append(1e3 * (time.monotonic() - began))
+        time.sleep(_PROBE_EVERY_S)
+
+    def sync(self) -> None:
+        """Have a node report that asks for no wait."""
+        self._taken["sync"].append(self._idle.sync(0.0))
+        time.sleep(_PROBE_EVERY_S)
+
+    def take(self) -> dict[str, list[float]]:
+        """Return what was measured since the last time."""
+        found, self._taken = self._taken, collections.defaultdict(list)
+        return found
+
+
+class Arrivals:
+    """A commit each second: new jobs come, those of some seconds ago leave git."""
+
+    def __init__(self, bed: cluster.Bed) -> None:
+        self._bed = bed
+        self._number = 0
+        self._due = time.monotonic()
+
+    def __call__(self) -> None:
+        """Commit the next ones when it is time."""
+        time.sleep(max(0.0, self._due - time.monotonic()))
+        self._due = max(self._due + 1.0, time.monotonic())
+        self._number += 1
+        jobs = (
+            _JOB.format(
+                name=f"come-{self._number:05d}-{one:03d}", queue="busy", owner="bench@localhost"
+            )
+            for one in range(_BATCH)
+        )
+        old = self._bed.folder / "clone" / f"come-{self._number - _BATCHES_KEPT:05d}.yaml"
+        old.unlink(missing_ok=True)
+        self._bed.commit({f"come-{self._number:05d}.yaml": "---\n".join(jobs)}, "jobs come and go")
+
+
+def _address(user: int) -> str:
+    return f"user{user:03d}@example.org"
+
+
+def _waiting(jobs: int, users: int) -> dict[str, str]:
+    """The files of what waits."""
+    found: dict[str, list[str]] = collections.defaultdict(list)
+    for number in range(jobs):
+        found[f"wait-{number // 1000:03d}.yaml"].append(
+            _JOB.format(
+                name=f"{_WAITS}{number:06d}",
+                queue=f"full-{number % _QUEUES}",
+                owner=_address(number % users),
+            )
+        )
+    return {name: "---\n".join(texts) for name, texts in found.items()}
+
+
+def _admit(bed: cluster.Bed, users: int) -> list[str]:
+    """Give every user a token."""
+    tokens = [secrets.token_hex(24) for _ in range(users)]
+    with (bed.cluster.state / "tokens").open("a", encoding="utf-8") as file:
+        for user, token in enumerate(tokens):
+            file.write(f"{token} {_address(user)} user\n")
+    return tokens
+
+
+def _report(node: Node) -> None:
+    node.sync(0.0 if node.is_busy else 2.0)
+    time.sleep(0.1)
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """One span: what people and machines saw, and what it cost."""
+
+    found: api_readers.Found
+    probes: dict[str, list[float]]
+    cpu_s: dict[str, float]
+    rates: dict[str, float]
+    commands_s: dict[str, float]
+
+
+class Stage:
+    """The cluster with its load, and spans that are measured on it."""
+
+    def __init__(self, bed: cluster.Bed, tokens: list[str], jobs: int) -> None:
+        self._bed, self._tokens, self._jobs = bed, tokens, jobs
+        self.threads, self.probes = Threads(), Probes(bed)
+        self._database = bed.cluster.state / "store.db"
+
+    def begin(self) -> None:
+        """Declare nodes and queues, and have the nodes come."""
+        queues = "".join(_QUEUE.format(number=number) for number in range(_QUEUES))
+        self._bed.commit({"structure.yaml": _STRUCTURE + queues}, "nodes and queues")
+        for number in range(1, _NODES):
+            self.threads.start(_report, Node(self._bed, f"played{number}"))
+        self.threads.start(self.probes.health)
+        self.threads.start(self.probes.sync)
+        ready = "SELECT count(*) FROM nodes WHERE state = 'Ready' AND pool = 'played'"
+        cluster.wait_until(lambda: cluster.one(self._database, ready) == _NODES, 60.0)
+
+    def first_read(self) -> tuple[float, dict[str, list[float]]]:
+        """Commit all that waits: the seconds until it is known, and what machines saw meanwhile."""
+        self._bed.stage(_waiting(self._jobs, len(self._tokens)))
+        self.probes.take()
+        began = time.monotonic()
+        self._bed.publish(f"{self._jobs} jobs")
+        known = "SELECT count(*) FROM jobs"
+        cluster.wait_until(
+            lambda: cluster.one(self._database, known) == self._jobs, _LOAD_S_MAX, look_s=0.5
+        )
+        passed_s = time.monotonic() - began
+        running = "SELECT count(*) FROM attempts WHERE state = 'Running'"
+        cluster.wait_until(lambda: cluster.one(self._database, running) == 10 * _QUEUES, 60.0)
+        self.threads.look()
+        return passed_s, self.probes.take()
+
+    def span(
+        self, seconds: float, think_s: float, flood: int = 0, *, commands: bool = False
+    ) -> Measured:
+        """Have people read for so long."""
+        host, port = self._bed.cluster.url.partition("//")[2].split(":")
+        plan = api_readers.Plan(
+            host, int(port), self._tokens, self._jobs, seconds, think_s, flood=flood
+        )
+        pids = idle.parts(self._bed.folder.resolve())
+        since, before, own = self._ended(), _cpu_s(pids), time.process_time()
+        came = self._came()
+        self.probes.take()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "bench.api_readers"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert process.stdin is not None
+        process.stdin.write(msgspec.json.encode(plan))
+        process.stdin.close()
+        process.stdin = None
+        taken = self._commands(seconds / 4) if commands else {}
+        output, _ = process.communicate(timeout=seconds + 300.0)
+        self.threads.look()
+        if process.returncode != 0:
+            raise RuntimeError(f"the readers left with {process.returncode}")
+        found = msgspec.json.decode(output, type=api_readers.Found)
+        spent = {name: now - before[name] for name, now in _cpu_s(pids).items()}
+        spent["bed"] = time.process_time() - own
+        rates = {
+            "ends": (self._ended() - since) / found.passed_s,
+            "arrivals": (self._came() - came) / found.passed_s,
+        }
+        return Measured(found, self.probes.take(), spent, rates, taken)
+
+    def _commands(self, pause_s: float) -> dict[str, float]:
+        """Seconds of commands as a person runs them, the shortest of three."""
+        time.sleep(pause_s)
+        state = self._bed.cluster.state
+        environment = {
+            **os.environ,
+            "MUSTER_SERVER": self._bed.cluster.url,
+            "MUSTER_TOKEN_FILE": str(state / "token"),
+        }
+        found = {}
+        for name in ("status", "jobs"):
+            taken = []
+            for _ in range(3):
+                began = time.monotonic()
+                subprocess.run(
+                    [Path(sys.executable).with_name("muster"), name],
+                    env=environment,
+                    stdout=subprocess.DEVNULL,
+                    check=True,
+                    cwd=self._bed.folder,
+                )
+                taken.append(time.monotonic() - began)
+            found[name] = min(taken)
+        return found
+
+    def _ended(self) -> int:
+        query = "SELECT count(*) FROM attempts WHERE state = 'Ended'"
+        return int(cluster.one(self._database, query))
+
+    def _came(self) -> int:
+        query = "SELECT count(*) FROM jobs WHERE name LIKE 'come-%'"
+        return int(cluster.one(self._database, query))
+
+
+def _cpu_s(pids: dict[str, list[int]]) -> dict[str, float]:
+    """CPU seconds so far of loop and server, with those of threads that have ended."""
+    found = {}
+    for name in ("loop", "server"):
+        (pid,) = pids[name]
+        ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        found[name] = sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+    return found
+
+
+@contextlib.contextmanager
+def _stage(jobs: int, users: int) -> Iterator[tuple[cluster.Bed, Stage]]:
+    with cluster.running(nodes=1, cpus=1, in_place=True) as bed:
+        tokens = _admit(bed, users)
+        stage = Stage(bed, tokens, jobs)
+        try:
+            yield bed, stage
+        finally:
+            stage.threads.stop()
+
+
+def _row(name: str, value: float, unit: str, **more: Any) -> dict[str, Any]:
+    row = {"name": name, "value": round(value, 3), "unit": unit}
+    row.update({"peer": None, "peer_value": None, "ratio": None, "goal": None, "met": None})
+    return row | more
+
+
+def _below(name: str, value: float, unit: str, goal: float | None) -> dict[str, Any]:
+    if goal is None:
+        return _row(name, value, unit)
+    return _row(name, value, unit, goal=f"value < {goal:g}", met=value < goal)
+
+
+def _rows(name: str, of: Measured, *, goals: bool) -> list[dict[str, Any]]:
+    """The rows of one span."""
+    rows = []
+    for kind, taken in sorted(of.found.taken_ms.items()):
+        told = api_readers.summary(taken)
+        goal = _PAGE_GOAL_MS if goals and kind in {"job", "page"} else None
+        rows.append(_row(f"{name}_{kind}_p50_ms", told["p50"], "ms"))
+        rows.append(_below(f"{name}_{kind}_p95_ms", told["p95"], "ms", goal))
+    for kind, taken in sorted(of.probes.items()):
+        told = api_readers.summary(taken)
+        goal = _QUICK_GOAL_MS if goals else None
+        rows.append(_below(f"{name}_{kind}_p95_ms", told["p95"], "ms", goal))
+        rows.append(_row(f"{name}_{kind}_max_ms", told["max"], "ms"))
+    answers = sum(map(len, of.found.taken_ms.values()))
+    others = answers + sum(map(len, of.probes.values()))
+    rows.append(_row(f"{name}_readers_answers_per_s", answers / of.found.passed_s, "1/s"))
+    rows.append(_row(f"{name}_server_cpu_ms_each", 1e3 * of.cpu_s["server"] / others, "ms"))
+    for part, spent in (*of.cpu_s.items(), ("readers", of.found.cpu_s)):
+        share = 100 * spent / of.found.passed_s
+        rows.append(_row(f"{name}_{part}_cpu_percent", share, "% of a core"))
+    rows += [_row(f"{name}_{what}_per_s", rate, "1/s") for what, rate in of.rates.items()]
+    rows += [
+        _below(f"{name}_muster_{command}_s", taken, "s", _STATUS_GOAL_S)
+        for command, taken in of.commands_s.items()
+    ]
+    rows += [
+        _row(f"{name}_other_answers_{what.replace(' ', '_')}", times, "count")
+        for what, times in sorted(of.found.refused.items())
+    ]
+    return rows
+
+
+def run(arguments: list[str]) -> list[dict[str, Any]]:
+    """Measure; the rows of the report."""
+    parser = argparse.ArgumentParser(prog="python -m bench api", description=__doc__)
+    parser.add_argument("--jobs", type=count, default=20_000, help="how many wait")
+    parser.add_argument("--users", type=count, default=300, help="who read")
+    parser.add_argument("--seconds", type=count, default=60, help="of the span with thought")
+    parser.add_argument("--think", type=float, default=3.0, help="seconds between two questions")
+    parser.add_argument("--flood", type=count, default=20, help="connections of one user")
+    options = parser.parse_args(arguments)
+    with _stage(options.jobs, options.users) as (bed, stage):
+        stage.begin()
+        load_s, probes = stage.first_read()
+        stage.threads.start(Arrivals(bed))
+        stage.span(5.0, options.think)  # until caches are filled
+        thinking = stage.span(options.seconds, options.think, commands=True)
+        flooded = stage.span(options.seconds / 2, options.think, options.flood)
+        greedy = stage.span(options.seconds / 4, 0.0)
+    rate = sum(map(len, greedy.found.taken_ms.values())) / greedy.found.passed_s
+    first = [
+        _row(f"first_read_{kind}_max_ms", max(taken), "ms")
+        for kind, taken in sorted(probes.items())
+    ]
+    return [
+        _row("first_read_s", load_s, "s"),
+        *first,
+        *_rows("thinking", thinking, goals=True),
+        *_rows("flooded", flooded, goals=True),
+        *_rows("greedy", greedy, goals=False),
+        _row(
+            "answers_per_s_most",
+            rate,
+            "1/s",
+            goal=f"value >= {_RATE_GOAL:g}",
+            met=rate >= _RATE_GOAL,
+        ),
+    ]
