@@ -5,7 +5,7 @@ import contextlib
 import functools
 from collections.abc import AsyncIterator
 
-from litestar import Litestar
+from litestar import Litestar, concurrency
 from litestar.exceptions import HTTPException
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin, YamlRenderPlugin
@@ -51,7 +51,9 @@ def create_app(parts: Composition, *, address: str) -> Litestar:
     """Return the application; ``address`` is where it is reached, as ``HOST:PORT``.
 
     Handlers name the parts that they use as parameters; middleware and errors get theirs here.
+    Those that are no coroutines are called in the threads of ``parts.turns``.
     """
+    concurrency.set_asyncio_executor(parts.turns)  # type: ignore[arg-type]
     return Litestar(
         route_handlers=[
             agent_sync.sync,

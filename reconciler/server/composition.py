@@ -34,6 +34,7 @@ from reconciler.server.nodes import (
     undeclared_nodes,
 )
 from reconciler.server.override_requests import OverrideRequests
+from reconciler.server.process import fair_turns
 from reconciler.server.repository_facts import RepositoryFacts
 from reconciler.server.repository_hints import RepositoryHints
 from reconciler.server.server_store import ServerStore
@@ -73,6 +74,7 @@ class Composition:
         self._budgets = report_budgets.ReportBudgets()
         self.answers = metrics.Answers(failed.counts, self._budgets.refused, certificate_expires_at)
         self.stopping = Stopping()
+        self.turns = fair_turns.FairExecutor(authentication.CALLER.get)
         self._verifier = hook_signatures.HookVerifier(hook_secret)
         self._store = store
         self._facts = facts
@@ -183,7 +185,8 @@ class Composition:
         self._sessions.release()
 
     def close(self) -> None:
-        """Close the store."""
+        """End the threads that answer people, and close the store."""
+        self.turns.end()
         self._store.close()
 
 

@@ -7,7 +7,8 @@ all agents and people would wait for that.
 import asyncio
 import contextlib
 
-from reconciler.store import StoreError, StoreReader
+from reconciler.server.recent_reader import RecentReader
+from reconciler.store import StoreError
 
 #: How often it is tried to open a store that is not there.
 RETRY_S = 1.0
@@ -22,10 +23,10 @@ class ServerStore:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._reader: StoreReader | None = None
+        self._reader: RecentReader | None = None
 
     @property
-    def reader(self) -> StoreReader:
+    def reader(self) -> RecentReader:
         """The reader that all threads share, opened on first use and again after ``close``.
 
         Raises:
@@ -34,7 +35,7 @@ class ServerStore:
         if self._reader is None:
             if _is_event_loop():
                 raise StoreError(f"store {self.url}: it is not open yet; try again")
-            self._reader = StoreReader.open(self.url)
+            self._reader = RecentReader.open(self.url)
         return self._reader
 
     async def open(self) -> None:

@@ -10,6 +10,7 @@ import pathlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Self
 
+import msgspec
 import sqlalchemy as sa
 
 from reconciler.model.policy import drift_kinds
@@ -18,6 +19,8 @@ from reconciler.model.state import events, instance_records, pending_reasons, re
 from reconciler.model.state.pending_reasons import Reason
 from reconciler.store import codec, database, loop_records, migrations, schema, statements
 from reconciler.store.errors import StoreError
+
+_decode_places = msgspec.json.Decoder(dict[str, int]).decode
 
 
 class StoreReader:
@@ -215,23 +218,24 @@ class StoreReader:
             rows = self.rows(statement.order_by(table.assigned_at, table.id))
             return [codec.attempt(row.body) for row in rows]
 
-    def places(self, names: Sequence[str]) -> dict[str, int]:
-        """Return the pending jobs of ``names`` with their place in their queue, from 1.
+    def all_places(self) -> dict[str, int]:
+        """Return all pending jobs with their place in their queue, from 1.
 
         A job that never starts (``pending_reasons.never_starts``) has no place and takes nobody's.
         """
-        if not names:
-            return {}
         candidates = self.rows(statements.reasons_maybe_final())
         final = [
             row.key for row in candidates if pending_reasons.never_starts(codec.reasons(row.body))
         ]
-        places = statements.queue_places(final)
-        found: dict[str, int] = {}
-        for part in statements.batches(sorted(set(names))):
-            rows = self.rows(sa.select(places).where(places.c.name.in_(part)))
-            found |= {row.name: int(row.place) for row in rows}
-        return found
+        ((found,),) = self.rows(statements.queue_places(final))
+        return _decode_places(found)
+
+    def places(self, names: Sequence[str]) -> dict[str, int]:
+        """Return those of ``names`` that have a place (``all_places``)."""
+        if not names:
+            return {}
+        places = self.all_places()
+        return {name: places[name] for name in names if name in places}
 
     def nodes(self) -> list[records.NodeRecord]:
         """Return all nodes by name."""

@@ -5,12 +5,12 @@ cycles took: it runs in another process, so that agents are answered quickly, on
 with a time limit.
 """
 
-import asyncio
 import time
 from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, get
+from litestar.concurrency import sync_to_thread
 from litestar.di import NamedDependency
 from litestar.params import Parameter
 
@@ -93,15 +93,15 @@ async def explain(
 
     What its tasks write is shown as in the list of jobs.
     """
-    rights = await asyncio.to_thread(queries.rights_of, store.reader, request)
+    rights = await sync_to_thread(queries.rights_of, store.reader, request)
     if at is None:
-        return await asyncio.to_thread(_now, store.reader, link, name, limit, rights)
+        return await sync_to_thread(_now, store.reader, link, name, limit, rights)
     explained = await replays.explain(name, _moment(at), limit)
     return envelopes.Explanation(
         job=rights.job(explained.job),
         reasons=explained.job.reasons,
         queue=explained.queue,
-        events=await asyncio.to_thread(rights.events, explained.events),
+        events=await sync_to_thread(rights.events, explained.events),
         borrowers=explained.borrowers,
         not_reclaimed=explained.not_reclaimed,
         silent=explained.silent,

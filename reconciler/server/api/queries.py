@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, get
+from litestar.concurrency import sync_to_thread
 from litestar.di import NamedDependency
 from litestar.params import Parameter, QueryParameter
 
@@ -446,7 +447,7 @@ async def events(
     ends_at = loop.time() + wait_s
     while True:
         changed = news.next
-        found = await asyncio.to_thread(
+        found = await sync_to_thread(
             store.reader.events, after=after, job=job_name, node=node, limit=limit
         )
         left_s = ends_at - loop.time()
@@ -455,8 +456,8 @@ async def events(
         await news.wait(changed, left_s)
     last = found[-1].sequence if found else after
     if last is None:
-        last = await asyncio.to_thread(store.reader.last_event)
-    shown = await asyncio.to_thread(
+        last = await sync_to_thread(store.reader.last_event)
+    shown = await sync_to_thread(
         lambda: rights_of(store.reader, request).events(map(job_views.told_event, found))
     )
     return envelopes.Events(items=shown, next=last, **envelopes.head(link.published))

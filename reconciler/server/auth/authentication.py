@@ -3,6 +3,7 @@
 There is no way in without a token but to the few handlers that are open to everybody.
 """
 
+import contextvars
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
@@ -24,6 +25,8 @@ USERS = frozenset({"user"})
 NODES = frozenset({"node"})
 #: Roles of people.
 _STRONGEST_FIRST = ("admin", "user")
+#: Who calls, in the task that answers; set once its token was judged.
+CALLER: contextvars.ContextVar[str] = contextvars.ContextVar("CALLER", default=NOBODY)
 #: Prometheus.
 SCRAPERS = frozenset({"metrics"})
 
@@ -163,8 +166,9 @@ def identity_of(connection: ASGIConnection[Any, Any, Any, Any]) -> Caller:
 
 
 def _keep_caller(state: dict[str, Any], caller: Caller) -> None:
-    """Keep who calls, and tell it to whoever counts connections."""
+    """Keep who calls, and tell it to whoever counts connections or gives turns."""
     state["identity"] = caller
+    CALLER.set(caller.name)
     _tell_holder(state, None if caller.role in NODES else caller.name)
 
 

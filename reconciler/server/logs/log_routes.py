@@ -4,13 +4,13 @@ What goes wrong after the answer has begun is said in the text, on a line of its
 with ``muster:``.
 """
 
-import asyncio
 import functools
 import re
 from typing import Annotated, Any, Literal
 
 import msgspec
 from litestar import MediaType, Request, Response, get, post
+from litestar.concurrency import sync_to_thread
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, Parameter
 from litestar.response import Stream
@@ -151,11 +151,11 @@ async def logs(
     output of other people's jobs takes a role that allows ``read`` in their queue. Of several jobs
     that had the name, the output is that of the newest one that the caller may read.
     """
-    refused = await asyncio.to_thread(queries.refused_or_none, store.reader, name, run)
+    refused = await sync_to_thread(queries.refused_or_none, store.reader, name, run)
     if refused is not None:
         raise errors.Failure(404, f"nothing of job {name} has run: {refused.message}")
-    rights = await asyncio.to_thread(queries.rights_of, store.reader, request)
-    job = await asyncio.to_thread(_readable_run, store.reader, rights, name, run)
+    rights = await sync_to_thread(queries.rights_of, store.reader, request)
+    job = await sync_to_thread(_readable_run, store.reader, rights, name, run)
     if rights.is_of_another(job.spec.owner):
         authentication.note(access_log, "LogsRead", request, f"of {job.spec.owner}")
     group, index = task_of(job, task)
@@ -179,7 +179,7 @@ async def logs(
         timestamps=timestamps and stream != "metrics",
     )
     identity = authentication.identity_of(request).name
-    found = await asyncio.to_thread(log_output.newest_try, store.reader, wanted)
+    found = await sync_to_thread(log_output.newest_try, store.reader, wanted)
     if attempt is not None and found is None:
         raise errors.Failure(404, f"job {name} has no attempt {attempt} at {group}-{index}")
     if found is not None and not wanted.every and (told := relay.refusal(found.node, identity)):
