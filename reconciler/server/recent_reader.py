@@ -5,14 +5,16 @@ comes or goes, and cost tens of milliseconds where 20,000 wait. Counted for each
 of the server's time. What was counted for one call is told to those that come soon after it.
 """
 
+import pathlib
+import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import sqlalchemy as sa
 
-from reconciler.store import StoreReader
+from reconciler.store import StoreReader, database
 
 #: What takes less CPU time than this is always computed anew.
 CPU_S_MIN = 0.004
@@ -73,13 +75,59 @@ class RecentValue(Generic[_Value]):
         return value
 
 
+class _Commits:
+    """Tells if somebody has committed to the store since it was last asked, for a few microseconds.
+
+    Args:
+        path: of the store.
+    """
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self._connection = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False
+        )
+
+    def last(self) -> int:
+        """Return a number that is another one after each commit of others."""
+        ((found,),) = self._connection.execute("PRAGMA data_version").fetchall()
+        return int(found)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
 class RecentReader(StoreReader):
-    """A reader of which places and counts of jobs may be as old as a large queue makes them."""
+    """A reader for many calls. Views are as of the last commit, and read once for each.
+
+    Places and counts of jobs may be as old as a large queue makes them.
+    """
 
     def __init__(self, url: str, engine: sa.Engine) -> None:
         super().__init__(url, engine)
         self._places = RecentValue(super().all_places)
         self._counts = RecentValue(super().job_counts)
+        self._commits = _Commits(self.path)
+        self._turn = threading.Lock()
+        self._views: dict[str, bytes | None] = {}
+        self._views_of = -1
+
+    def close(self) -> None:
+        """Close its connections."""
+        super().close()
+        with self._turn:
+            self._commits.close()
+
+    def view(self, name: str) -> bytes | None:
+        """Return a value that the loop keeps for showing, by name."""
+        with self._turn:
+            with database.told(self.url):
+                last = self._commits.last()
+            if last != self._views_of:
+                self._views, self._views_of = {}, last
+            if name not in self._views:
+                self._views[name] = super().view(name)
+            return self._views[name]
 
     def all_places(self) -> dict[str, int]:
         """Return the place of each job that waits, as recently counted."""
@@ -88,10 +136,3 @@ class RecentReader(StoreReader):
     def job_counts(self) -> list[tuple[str, str, int]]:
         """Return the numbers of jobs by state and reasons, as recently counted."""
         return self._counts.get()
-
-    def places(self, names: Sequence[str]) -> dict[str, int]:
-        """Return those of ``names`` that have a place, as recently counted."""
-        if not names:
-            return {}
-        places = self.all_places()
-        return {name: places[name] for name in names if name in places}

@@ -5,7 +5,7 @@ executed.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -34,6 +34,12 @@ def batches(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
     """Yield the items in parts that fit into one statement each."""
     for start in range(0, len(items), KEYS_MAX):
         yield items[start : start + KEYS_MAX]
+
+
+def _among(column: sa.ColumnElement[str], values: Iterable[str]) -> sa.ColumnElement[bool]:
+    """Return the condition that a column has one of some values, with one parameter for all."""
+    encoded = msgspec.json.encode(list(values)).decode()
+    return column.in_(sa.select(sa.func.json_each(encoded).table_valued("value").c.value))
 
 
 def cursor(record: records.JobRecord) -> str:
@@ -134,13 +140,12 @@ def queue_places(in_vain: Sequence[str]) -> sa.Select[tuple[str]]:
         in_vain: keys of reasons that waiting does not end. Jobs with one have no place.
     """
     table = schema.JOBS.c
-    keys = sa.func.json_each(msgspec.json.encode(in_vain).decode()).table_valued("value")
     order = (table.priority.desc(), table.position, table.name)
     place = sa.func.row_number().over(partition_by=table.queue, order_by=order)
     places = (
         sa.select(table.name, place.label("place"))
         .where(table.newest == sa.literal_column("1"), table.state == "Pending")
-        .where(table.reason_key.not_in(sa.select(keys.c.value)))
+        .where(sa.not_(_among(table.reason_key, in_vain)))
         .subquery()
     )
     return sa.select(sa.func.json_group_object(places.c.name, places.c.place))
@@ -155,6 +160,12 @@ def reasons_maybe_final() -> sa.Select[tuple[str, bytes]]:
     marks = [codec.NEVER_MARK, *(code.value.encode() for code in pending_reasons.NEVER_CODES)]
     may_be = [sa.func.instr(table.body, mark) > 0 for mark in marks]
     return sa.select(table.key, table.body).where(sa.or_(*may_be))
+
+
+def reasons(keys: Iterable[str]) -> sa.Select[tuple[str, bytes]]:
+    """Select reasons by their keys."""
+    table = schema.REASONS.c
+    return sa.select(table.key, table.body).where(_among(table.key, keys))
 
 
 def attempts(
@@ -185,7 +196,7 @@ def first_attempts(names: Mapping[str, str], limit_each: int) -> sa.Select[tuple
     rank = sa.func.row_number().over(partition_by=table.job_key, order_by=_TASK_ORDER)
     ranked = (
         sa.select(table.id, rank.label("rank"))
-        .where(table.job.in_(list(names.values())), table.job_key.in_(list(names)))
+        .where(_among(table.job, names.values()), _among(table.job_key, names))
         .subquery()
     )
     return (
@@ -201,7 +212,7 @@ def running_counts(names: Mapping[str, str]) -> sa.Select[tuple[str, int]]:
     table = schema.ATTEMPTS.c
     return (
         sa.select(table.job_key, sa.func.count().label("running"))
-        .where(table.job.in_(list(names.values())), table.job_key.in_(list(names)))
+        .where(_among(table.job, names.values()), _among(table.job_key, names))
         .where(table.state == RUNNING)
         .group_by(table.job_key)
     )
@@ -214,10 +225,11 @@ def happened(
     table = schema.EVENTS.c
     columns = [table[name] for name in events.Event.__struct_fields__]
     statement: sa.Select[Any] = sa.select(*columns)
-    if job is not None:
-        statement = statement.where(table.job == job)
-    if node is not None:
-        statement = statement.where(table.node == node)
+    for column, name in ((table.job, job), (table.node, node)):
+        if name is not None:
+            statement = statement.where(column == name)
+        if name:  # the condition of the index, which is used only where it stands in so many words
+            statement = statement.where(column != sa.literal_column("''"))
     if until is not None:
         statement = statement.where(table.at <= until)
     if after is not None:

@@ -251,10 +251,9 @@ class StoreReader:
 
     def reasons(self, keys: Sequence[str]) -> dict[str, tuple[Reason, ...]]:
         """Return the reasons of those ``keys`` (``JobRecord.reason_key``) that exist."""
-        table = schema.REASONS.c
         found: dict[str, tuple[Reason, ...]] = {}
         for part in statements.batches(sorted({key for key in keys if key})):
-            rows = self.rows(sa.select(table.key, table.body).where(table.key.in_(part)))
+            rows = self.rows(statements.reasons(part))
             with database.told(self.url):
                 found |= {row.key: codec.reasons(row.body) for row in rows}
         return found
@@ -275,7 +274,7 @@ class StoreReader:
         rows = self.rows(
             statements.happened(after=after, job=job, node=node, until=until, limit=limit)
         )
-        found = [events.Event(**row._asdict()) for row in rows]
+        found = [events.Event(*row._tuple()) for row in rows]  # columns in the order of its fields
         return found if after is not None else found[::-1]
 
     def last_event(self) -> int:

@@ -1,5 +1,6 @@
 """Conversion between seconds since the epoch and RFC 3339 text in UTC."""
 
+import functools
 from datetime import UTC, datetime
 
 from reconciler.model.values import found_values
@@ -14,6 +15,7 @@ class OffsetError(ValueError):
     """Error: a time has no offset from UTC."""
 
 
+@functools.lru_cache(maxsize=8192)  # lists show the same times over and over
 def format_time(seconds: float) -> str:
     """Format a time as ``2026-11-21T08:00:00.000Z``, clamped to the years 1 to 9999.
 

@@ -118,7 +118,8 @@ def _now(
     limit: int,
     rights: read_rights.ReadRights,
 ) -> envelopes.Explanation:
-    refused = queries.refused_or_none(reader, name)
+    found = reader.job(name)
+    refused = queries.refused_or_none(reader, name) if found is None else None
     if refused is not None:
         return envelopes.Explanation(
             job=refused,
@@ -127,7 +128,8 @@ def _now(
             events=[],
             **envelopes.head(link.published),
         )
-    found = queries.job_or_404(reader, name, None)
+    if found is None:
+        raise queries.unknown_job(reader, name, None)
     (shown,) = queries.show_jobs(reader, [found], job_views.ATTEMPTS_IN_JOB, rights)
     events = map(job_views.event_view, reader.events(job=name, limit=limit))
     usages = job_views.stored_queues(reader.view(job_views.QUEUES))

@@ -93,18 +93,23 @@ def job_or_404(reader: StoreReader, name: str, run: int | None) -> records.JobRe
     """Return a job, or raise the answer that there is none."""
     found = reader.job(name, run)
     if found is None:
-        if run is not None and reader.job(name) is not None:
-            raise errors.Failure(404, f"there is no run {run} of Job/{name}")
-        # those that begin alike come first; a slip may be in the second letter too
-        alike = {
-            job.name: None
-            for length in (2, 1)
-            for job in reader.jobs(name_prefix=name[:length], limit=ALIKE_MAX)
-        }
-        refused = job_views.stored_refused(reader.view(job_views.REFUSED))
-        hint = suggestions.hint(name, [*alike, *(one for one in refused if one not in alike)])
-        raise errors.Failure(404, f"there is no Job/{name}{hint or '; `muster jobs` lists them'}")
+        raise unknown_job(reader, name, run)
     return found
+
+
+def unknown_job(reader: StoreReader, name: str, run: int | None) -> errors.Failure:
+    """Return the answer about a job that is not there, with the names that it may have meant."""
+    if run is not None and reader.job(name) is not None:
+        return errors.Failure(404, f"there is no run {run} of Job/{name}")
+    # those that begin alike come first; a slip may be in the second letter too
+    alike = {
+        job.name: None
+        for length in (2, 1)
+        for job in reader.jobs(name_prefix=name[:length], limit=ALIKE_MAX)
+    }
+    refused = job_views.stored_refused(reader.view(job_views.REFUSED))
+    hint = suggestions.hint(name, [*alike, *(one for one in refused if one not in alike)])
+    return errors.Failure(404, f"there is no Job/{name}{hint or '; `muster jobs` lists them'}")
 
 
 def show_refused(reader: StoreReader, prefix: str) -> list[view_types.JobView]:
@@ -244,10 +249,12 @@ def job(
 
     What its tasks write is shown as in the list of jobs.
     """
-    refused = refused_or_none(store.reader, name, run)
-    if refused is not None:
+    found = store.reader.job(name, run)
+    if found is None:
+        refused = refused_or_none(store.reader, name, run)
+        if refused is None:
+            raise unknown_job(store.reader, name, run)
         return envelopes.JobEnvelope(job=refused, **envelopes.head(link.published))
-    found = job_or_404(store.reader, name, run)
     reasons = store.reader.reasons([found.reason_key])
     undecided = undecided_jobs(store.reader).get(name, ())
     tries = store.reader.attempts(found.key, element=element, limit=attempts, alive_first=True)
