@@ -35,6 +35,7 @@ from reconciler.model.protocol import agent_messages
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState, EndReason
 from reconciler.model.values.resources import Resources
+from reconciler.operations.client import api_client
 
 _NODES, _GI = 4, 2**30
 _QUEUES = 4
@@ -202,6 +203,7 @@ class Probes:
         address = bed.cluster.url.partition("//")[2]
         self._link = http.client.HTTPConnection(address, timeout=120)
         self._idle = Node(bed, "played4")
+        self._api = api_client.ApiClient(bed.cluster.endpoint)
         self._taken: dict[str, list[float]] = collections.defaultdict(list)
 
     def health(self) -> None:
@@ -213,6 +215,13 @@ class Probes:
         if answer.status != 200:
             raise RuntimeError(f"/healthz answered {answer.status}")
         self._taken["healthz"].append(1e3 * (time.monotonic() - began))
+        time.sleep(_PROBE_EVERY_S)
+
+    def page(self) -> None:
+        """Ask for the newest jobs, as a person does."""
+        began = time.monotonic()
+        self._api.get("/v1/jobs?limit=50")
+        self._taken["page"].append(1e3 * (time.monotonic() - began))
         time.sleep(_PROBE_EVERY_S)
 
     def sync(self) -> None:
@@ -254,11 +263,11 @@ def _address(user: int) -> str:
     return f"user{user:03d}@example.org"
 
 
-def _waiting(jobs: int, users: int) -> dict[str, str]:
+def _waiting(jobs: int, users: int, jobs_a_file: int) -> dict[str, str]:
     """The files of what waits."""
     found: dict[str, list[str]] = collections.defaultdict(list)
     for number in range(jobs):
-        found[f"wait-{number // 1000:03d}.yaml"].append(
+        found[f"wait-{number // jobs_a_file:05d}.yaml"].append(
             _JOB.format(
                 name=f"{_WAITS}{number:06d}",
                 queue=f"full-{number % _QUEUES}",
@@ -283,11 +292,15 @@ def _report(node: Node) -> None:
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """One span: what people and machines saw, and what it cost."""
+    """One span: what people and machines saw, and what it cost.
+
+    ``waited_s`` is how long threads of the server could have run and had no core, because of others.
+    """
 
     found: api_readers.Found
     probes: dict[str, list[float]]
     cpu_s: dict[str, float]
+    waited_s: float
     rates: dict[str, float]
     commands_s: dict[str, float]
 
@@ -311,9 +324,11 @@ class Stage:
         ready = "SELECT count(*) FROM nodes WHERE state = 'Ready' AND pool = 'played'"
         cluster.wait_until(lambda: cluster.one(self._database, ready) == _NODES, 60.0)
 
-    def first_read(self) -> tuple[float, dict[str, list[float]]]:
+    def first_read(self, jobs_a_file: int) -> tuple[float, dict[str, list[float]]]:
         """Commit all that waits: the seconds until it is known, and what machines saw meanwhile."""
-        self._bed.stage(_waiting(self._jobs, len(self._tokens)))
+        self._bed.stage(_waiting(self._jobs, len(self._tokens), jobs_a_file))
+        person = Threads()
+        person.start(self.probes.page)
         self.probes.take()
         began = time.monotonic()
         self._bed.publish(f"{self._jobs} jobs")
@@ -322,6 +337,8 @@ class Stage:
             lambda: cluster.one(self._database, known) == self._jobs, _LOAD_S_MAX, look_s=0.5
         )
         passed_s = time.monotonic() - began
+        person.stop()
+        person.look()
         running = "SELECT count(*) FROM attempts WHERE state = 'Running'"
         cluster.wait_until(lambda: cluster.one(self._database, running) == 10 * _QUEUES, 60.0)
         self.threads.look()
@@ -337,6 +354,7 @@ class Stage:
         )
         pids = idle.parts(self._bed.folder.resolve())
         since, before, own = self._ended(), _cpu_s(pids), time.process_time()
+        waited_s = _waited_s(pids["server"][0])
         came = self._came()
         self.probes.take()
         process = subprocess.Popen(
@@ -360,7 +378,8 @@ class Stage:
             "ends": (self._ended() - since) / found.passed_s,
             "arrivals": (self._came() - came) / found.passed_s,
         }
-        return Measured(found, self.probes.take(), spent, rates, taken)
+        waited_s = _waited_s(pids["server"][0]) - waited_s
+        return Measured(found, self.probes.take(), spent, waited_s, rates, taken)
 
     def _commands(self, pause_s: float) -> dict[str, float]:
         """Seconds of commands as a person runs them, the shortest of three."""
@@ -406,6 +425,12 @@ def _cpu_s(pids: dict[str, list[int]]) -> dict[str, float]:
     return found
 
 
+def _waited_s(pid: int) -> float:
+    """Seconds that living threads of a process were ready to run and waited for a core."""
+    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(one.read_text().split()[1]) for one in threads) / 1e9
+
+
 @contextlib.contextmanager
 def _stage(jobs: int, users: int) -> Iterator[tuple[cluster.Bed, Stage]]:
     with cluster.running(nodes=1, cpus=1, in_place=True) as bed:
@@ -449,6 +474,8 @@ def _rows(name: str, of: Measured, *, goals: bool) -> list[dict[str, Any]]:
     for part, spent in (*of.cpu_s.items(), ("readers", of.found.cpu_s)):
         share = 100 * spent / of.found.passed_s
         rows.append(_row(f"{name}_{part}_cpu_percent", share, "% of a core"))
+    share = 100 * of.waited_s / of.found.passed_s
+    rows.append(_row(f"{name}_server_waits_for_a_core_percent", share, "% of the time"))
     rows += [_row(f"{name}_{what}_per_s", rate, "1/s") for what, rate in of.rates.items()]
     rows += [
         _below(f"{name}_muster_{command}_s", taken, "s", _STATUS_GOAL_S)
@@ -465,6 +492,7 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
     """Measure; the rows of the report."""
     parser = argparse.ArgumentParser(prog="python -m bench api", description=__doc__)
     parser.add_argument("--jobs", type=count, default=20_000, help="how many wait")
+    parser.add_argument("--jobs-a-file", type=count, default=1000, help="of those that wait")
     parser.add_argument("--users", type=count, default=300, help="who read")
     parser.add_argument("--seconds", type=count, default=60, help="of the span with thought")
     parser.add_argument("--think", type=float, default=3.0, help="seconds between two questions")
@@ -472,7 +500,7 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
     options = parser.parse_args(arguments)
     with _stage(options.jobs, options.users) as (bed, stage):
         stage.begin()
-        load_s, probes = stage.first_read()
+        load_s, probes = stage.first_read(options.jobs_a_file)
         stage.threads.start(Arrivals(bed))
         stage.span(5.0, options.think)  # until caches are filled
         thinking = stage.span(options.seconds, options.think, commands=True)

@@ -119,7 +119,8 @@ class Readers:
             if kind == "page":
                 after = _next(body) if choose.random() < 0.5 else ""
             if self._plan.think_s:
-                await asyncio.sleep(choose.expovariate(1.0 / self._plan.think_s))
+                think_s = choose.expovariate(1.0 / self._plan.think_s)
+                await asyncio.sleep(min(think_s, max(0.0, ends_at - time.monotonic())))
         connection.close()
 
     async def _flood(self, ends_at: float) -> None:

@@ -274,7 +274,7 @@ class StoreReader:
         rows = self.rows(
             statements.happened(after=after, job=job, node=node, until=until, limit=limit)
         )
-        found = [events.Event(*row._tuple()) for row in rows]  # columns in the order of its fields
+        found = [events.Event(*tuple(row)) for row in rows]  # columns in the order of its fields
         return found if after is not None else found[::-1]
 
     def last_event(self) -> int:
