@@ -27,7 +27,7 @@ _Value = TypeVar("_Value")
 class RecentValue(Generic[_Value]):
     """A value that is computed again when it is asked for and no longer recent.
 
-    It is recent for ``PARTS`` times the CPU time that it took. Only one thread computes it; others
+    It is recent for ``PARTS`` times the CPU time that it takes. Only one thread computes it; others
     get the value before meanwhile.
 
     Args:
@@ -46,22 +46,25 @@ class RecentValue(Generic[_Value]):
         self._clock = clock
         self._cpu_clock = cpu_clock
         self._turn = threading.Lock()
-        #: The last value, and until when it is recent; ``-inf``: only for who has waited for it.
+        #: The last value, and until when it is recent.
         self._last: tuple[_Value, float] | None = None
+        self._spent_s = 0.0
+        self._is_cheap = True
 
     def get(self) -> _Value:
         """Return the value; raise what computing it raises."""
         last = self._last
         if last is not None and self._clock() < last[1]:
             return last[0]
-        is_cheap = last is None or last[1] == -float("inf")
-        if last is not None and not is_cheap and not self._turn.acquire(blocking=False):
-            return last[0]
-        if is_cheap:
+        if last is not None and not self._is_cheap:
+            if not self._turn.acquire(blocking=False):
+                return last[0]  # somebody computes the next one
+        else:
             self._turn.acquire()
         try:
-            if self._last is not None and self._clock() < self._last[1]:
-                return self._last[0]  # it was computed while this thread waited
+            last = self._last
+            if last is not None and self._clock() < last[1]:
+                return last[0]  # it was computed while this thread waited
             return self._compute_anew()
         finally:
             self._turn.release()
@@ -70,8 +73,11 @@ class RecentValue(Generic[_Value]):
         began_s = self._cpu_clock()
         value = self._compute()
         spent_s = self._cpu_clock() - began_s
-        until = self._clock() + PARTS * spent_s if spent_s > CPU_S_MIN else -float("inf")
-        self._last = (value, until)
+        # what was slow once, because it was the first time, is not slow
+        cost_s, self._spent_s = min(spent_s, self._spent_s), spent_s
+        self._is_cheap = cost_s <= CPU_S_MIN
+        now = self._clock()
+        self._last = (value, now if self._is_cheap else now + PARTS * cost_s)
         return value
 
 

@@ -1,13 +1,14 @@
 """A plan as text for a terminal: revisions, changes, impact, forecast, findings, verdict.
 
 Each line has the name of a style; the printer chooses colours. Nothing is wider than ``WIDTH``
-except long names and values, and nothing is cut: a plan is read to the end.
+except long names and values. A plan is read to the end: of findings and jobs that are many, some
+are shown and all are counted.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from reconciler.model.values import paragraphs
-from reconciler.operations.plan import change_text, plan_types
+from reconciler.operations.plan import alike_findings, change_text, plan_types
 from reconciler.operations.plan.change_text import WIDTH, PlanLine
 from reconciler.operations.plan.plan_types import Plan
 
@@ -42,7 +43,7 @@ def lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[PlanLine]
         yield from _section("Impact", impact_lines(plan))
         yield from _section(_forecast_title(plan), forecast_lines(plan, moments))
     if plan.findings:
-        yield from _section("Findings", finding_lines(plan))
+        yield from _section("Findings", finding_lines(plan.findings))
     yield from (PlanLine(""), *(told if plan.verdict != "refused" else ()))
     yield PlanLine(f"digest {plan.digest[:23]}")
 
@@ -407,17 +408,26 @@ def caveats(found: plan_types.ForecastView) -> Iterator[str]:
 # --- findings -------------------------------------------------------------------------------
 
 
-def finding_lines(plan: Plan) -> Iterator[PlanLine]:
-    """Yield findings with their place; older ones are marked."""
-    for one in plan.findings:
-        style = "" if not one.is_new else "red" if one.severity == "error" else "yellow"
-        before = "" if one.is_new else " (as before)"
-        place = f"{one.path}:{one.line}" if one.line else one.path
-        yield PlanLine(f"  {one.severity} {one.rule}{before}: {place}", style)
-        subject = ": ".join(part for part in (one.object, one.field) if part)
-        yield from _paragraph(f"{subject}: {one.message}" if subject else one.message, 6)
-        if one.waiver:
-            yield from _paragraph(one.waiver, 6)
+def finding_lines(findings: Iterable[plan_types.FindingView]) -> Iterator[PlanLine]:
+    """Yield findings with their place; older ones are marked, and many that are alike counted."""
+    for alike in alike_findings.groups(findings):
+        for one in alike[: alike_findings.EXAMPLES_MAX]:
+            yield from _finding_lines(one)
+        left = len(alike) - alike_findings.EXAMPLES_MAX
+        if left > 0:
+            what = f"{alike[0].severity}{'s' if left > 1 else ''} {alike[0].rule}"
+            yield PlanLine(f"  ... and {left} more {what} like these; -o json has all")
+
+
+def _finding_lines(one: plan_types.FindingView) -> Iterator[PlanLine]:
+    style = "" if not one.is_new else "red" if one.severity == "error" else "yellow"
+    before = "" if one.is_new else " (as before)"
+    place = f"{one.path}:{one.line}" if one.line else one.path
+    yield PlanLine(f"  {one.severity} {one.rule}{before}: {place}", style)
+    subject = ": ".join(part for part in (one.object, one.field) if part)
+    yield from _paragraph(f"{subject}: {one.message}" if subject else one.message, 6)
+    if one.waiver:
+        yield from _paragraph(one.waiver, 6)
 
 
 # --- helpers --------------------------------------------------------------------------------
