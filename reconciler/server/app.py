@@ -15,6 +15,7 @@ from reconciler.server import agent_sync, errors, shutdown
 from reconciler.server.api import (
     attempt_list,
     audit,
+    entity_tags,
     explanations,
     health,
     loop_requests,
@@ -74,9 +75,11 @@ def create_app(parts: Composition, *, address: str) -> Litestar:
         middleware=[
             functools.partial(health.counted, parts.answers),
             functools.partial(shutdown.told, parts.stopping),
+            entity_tags.compared,
             functools.partial(standing_tokens.judged_again, parts.gate),
         ],
         guards=[parts.gate.guard],
+        response_class=entity_tags.TaggedResponse,
         exception_handlers={
             errors.Failure: functools.partial(errors.on_failure, parts.access_log),
             StoreError: errors.on_store_error,

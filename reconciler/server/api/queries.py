@@ -25,7 +25,7 @@ from reconciler.operations.views import (
     view_types,
 )
 from reconciler.server import errors
-from reconciler.server.api import envelopes
+from reconciler.server.api import entity_tags, envelopes
 from reconciler.server.auth import authentication, authorization, read_rights, tokens
 from reconciler.server.loop_link import LinkClient
 from reconciler.server.nodes.sessions import Sessions
@@ -174,6 +174,7 @@ def parse_labels(labels: list[str] | None) -> dict[str, str]:
 
 
 @get("/v1/jobs", sync_to_thread=True, responses=FAILS, summary="Jobs, those submitted last first")
+@entity_tags.tagged
 def jobs(
     *,
     store: NamedDependency[ServerStore],
@@ -223,6 +224,7 @@ def jobs(
 
 
 @get("/v1/job-counts", sync_to_thread=True, responses=FAILS, summary="How many jobs, by state")
+@entity_tags.tagged
 def job_counts(
     store: NamedDependency[ServerStore], link: NamedDependency[LinkClient]
 ) -> envelopes.JobCounts:
@@ -232,6 +234,7 @@ def job_counts(
 
 
 @get("/v1/jobs/{name:str}", sync_to_thread=True, responses=_NOT_FOUND, summary="One job")
+@entity_tags.tagged
 def job(
     *,
     name: Name,
@@ -331,6 +334,7 @@ def show_sync(
 
 
 @get("/v1/nodes", sync_to_thread=True, responses=FAILS, summary="Nodes")
+@entity_tags.tagged
 def nodes(
     store: NamedDependency[ServerStore],
     link: NamedDependency[LinkClient],
@@ -343,6 +347,7 @@ def nodes(
 
 
 @get("/v1/queues", sync_to_thread=True, responses=FAILS, summary="Queues")
+@entity_tags.tagged
 def queues(
     store: NamedDependency[ServerStore], link: NamedDependency[LinkClient]
 ) -> envelopes.Queues:
@@ -351,6 +356,7 @@ def queues(
 
 
 @get("/v1/quotas", sync_to_thread=True, responses=FAILS, summary="Quotas")
+@entity_tags.tagged
 def quotas(
     store: NamedDependency[ServerStore], link: NamedDependency[LinkClient]
 ) -> envelopes.Quotas:
@@ -364,6 +370,7 @@ def quotas(
 
 
 @get("/v1/pools", sync_to_thread=True, responses=FAILS, summary="Node pools")
+@entity_tags.tagged
 def pools(
     store: NamedDependency[ServerStore], link: NamedDependency[LinkClient]
 ) -> envelopes.Pools:
@@ -372,6 +379,7 @@ def pools(
 
 
 @get("/v1/drift", sync_to_thread=True, responses=FAILS, summary="What is other than git says")
+@entity_tags.tagged
 def drift(
     *,
     store: NamedDependency[ServerStore],
@@ -394,6 +402,7 @@ def drift(
 
 
 @get("/v1/sync", sync_to_thread=True, responses=FAILS, summary="How the repository stands")
+@entity_tags.tagged
 def git_sync(
     store: NamedDependency[ServerStore],
     link: NamedDependency[LinkClient],
@@ -412,6 +421,7 @@ def git_sync(
 
 
 @get("/v1/snapshot", sync_to_thread=True, responses=FAILS, summary="All at once")
+@entity_tags.tagged
 def snapshot(
     store: NamedDependency[ServerStore],
     link: NamedDependency[LinkClient],

@@ -20,7 +20,7 @@ THREADS = 2
 #: How many of them one caller may have at a time.
 THREADS_EACH = 1
 #: How many calls of one caller may wait; a portal or a dashboard may be one for many people.
-WAITING_MAX = 64
+WAITING_MAX = 256
 RETRY_AFTER_S = 1.0
 
 _Arguments = ParamSpec("_Arguments")
