@@ -43,6 +43,11 @@ BACKLOG = 2048
 TOGETHER_MAX = 8
 
 
+#: How long a thread may keep the interpreter from others that wait for it. A reader of the store
+#: gives it up at each row, and would wait so long for it at each where another one computes.
+SWITCH_EVERY_S = 0.0005
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -109,6 +114,7 @@ def _listen(host: str, port: int) -> socket.socket:
 def main(arguments: list[str]) -> int:
     """Serve until told to stop."""
     options = parse(arguments)
+    sys.setswitchinterval(SWITCH_EVERY_S)
     faulthandler.enable()  # shows where compiled code crashed
     if options.parent is not None:
         die_with_parent(options.parent)
