@@ -17,6 +17,10 @@ from reconciler.server import errors
 
 #: Threads. The interpreter runs one at a time, and many would keep the event loop from its turn.
 THREADS = 2
+#: A call that takes longer is slow: another thread takes turns in its place, so that a few long
+#: reports hold up nobody, up to so many threads.
+SLOW_S = 0.25
+THREADS_MAX = 6
 #: How many of them one caller may have at a time.
 THREADS_EACH = 1
 #: How many calls of one caller may wait; a portal or a dashboard may be one for many people.
@@ -55,6 +59,11 @@ class TurnQueue:
         waiting.append(call)
         return True
 
+    @property
+    def waits(self) -> bool:
+        """True if any call waits, even if it may not begin yet."""
+        return bool(self._waiting)
+
     def take(self) -> tuple[str, _Call] | None:
         """Return the next call and its caller; None if none may begin."""
         able = [one for one in self._waiting if self._under_way[one] < self._each_max]
@@ -90,7 +99,7 @@ class FairExecutor:
 
     Args:
         caller: returns who calls, in the context of the call.
-        threads: the most of them; they start with the first calls.
+        threads: how many of them may work at calls that are not slow.
         queue: the calls that wait.
     """
 
@@ -104,7 +113,9 @@ class FairExecutor:
         self._queue = queue or TurnQueue()
         self._changed = threading.Condition()
         self._ended = False
-        self._threads_max = threads
+        self._quick_max = threads
+        #: When each call under way began, by its thread.
+        self._began_at: dict[int, float] = {}
         self._threads: list[threading.Thread] = []
 
     def submit(
@@ -140,7 +151,7 @@ class FairExecutor:
                     "and for fewer things at the same time",
                     retry_after_s=RETRY_AFTER_S,
                 )
-            if len(self._threads) < self._threads_max:
+            if len(self._threads) < THREADS_MAX:
                 name = f"reader-{len(self._threads)}"
                 self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
                 self._threads[-1].start()
@@ -148,18 +159,25 @@ class FairExecutor:
         return future
 
     def _work(self) -> None:
+        thread = threading.get_ident()
         while True:
             with self._changed:
-                while (found := self._queue.take()) is None:
-                    if self._ended:
+                while not self._may_begin() or (found := self._queue.take()) is None:
+                    if self._ended and not self._queue.waits:
                         return
-                    self._changed.wait()
+                    self._changed.wait(SLOW_S if self._queue.waits else None)
+                began_at = self._began_at[thread] = time.monotonic()
             caller, call = found
-            began_s = time.monotonic()
             call()
             with self._changed:
-                self._queue.end(caller, time.monotonic() - began_s)
+                del self._began_at[thread]
+                self._queue.end(caller, time.monotonic() - began_at)
                 self._changed.notify()
+
+    def _may_begin(self) -> bool:
+        """Return True if fewer calls than may are under way that are not slow."""
+        slow_before = time.monotonic() - SLOW_S
+        return sum(at > slow_before for at in self._began_at.values()) < self._quick_max
 
     def end(self) -> None:
         """Have the threads end, after the calls that wait."""

@@ -140,6 +140,19 @@ def test_a_slow_call_holds_up_nobody_else() -> None:
         assert slow.result(WAIT_S)
 
 
+def test_slow_calls_of_several_hold_up_nobody_else() -> None:
+    over = threading.Event()
+    with _executor() as executor:
+        slow = [_as(f"user{one}").run(executor.submit, over.wait, WAIT_S) for one in range(4)]
+        quick = _as("bob").run(executor.submit, lambda: 7)
+        try:
+            assert quick.result(WAIT_S) == 7
+            assert not any(one.done() for one in slow)
+        finally:
+            over.set()
+        assert all(one.result(WAIT_S) for one in slow)
+
+
 def test_too_many_calls_are_told_to_come_again() -> None:
     over = threading.Event()
     with _executor(waiting_max=1) as executor:
