@@ -55,7 +55,8 @@ class WaitingSubmissions:
         pushing = asyncio.ensure_future(submitter.submit(documents, together=True))
         try:
             # what is pushed after all is recognised when it is to be committed, by its content
-            results = await asyncio.wait_for(asyncio.shield(pushing), self._patience_s)
+            async with asyncio.timeout(self._patience_s):
+                results = await asyncio.shield(pushing)
         except TimeoutError:
             why = f"git has not answered within {self._patience_s:.0f} s"
         else:

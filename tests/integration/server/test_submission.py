@@ -373,8 +373,16 @@ def test_a_repository_that_can_not_be_reached_is_told(
 ) -> None:
     repository.path.rename(repository.path.with_name("gone"))
     response = served.client.post("/v1/jobs", content=job("a"))
+    assert response.status_code == 200
+    (item,) = response.json()["items"]
+    assert (item["name"], item["status"]) == ("a", 202)
+    assert "waits for git" in item["message"]
+    served.loop.answers = "too many wait already"
+    response = served.client.post("/v1/jobs", content=job("b"))
     assert response.status_code == 503
-    assert "git can't be reached" in response.json()["error"]["message"]
+    told = response.json()["error"]["message"]
+    assert "git can't be reached" in told
+    assert "too many wait already" in told
 
 
 def test_files_of_jobs_that_ended_leave_in_one_commit(
