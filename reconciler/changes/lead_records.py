@@ -165,3 +165,41 @@ def write(repository: source.GitSource, record: LeadRecord, before: str | None) 
             raise OtherLeaderError(str(error)) from None
         raise
     return commit
+
+
+class RecordPlace:
+    """The record of a cluster in its repository, and what else git tells a controller of the past.
+
+    Args:
+        repository: of the cluster.
+    """
+
+    def __init__(self, repository: source.GitSource) -> None:
+        self._repository = repository
+        #: The reference that holds the record.
+        self.name = reference(repository)
+
+    def read(self) -> tuple[LeadRecord | None, str]:
+        """Return the record and the commit that holds it; see ``read``."""
+        return read(self._repository)
+
+    def write(self, record: LeadRecord, before: str | None) -> str:
+        """Replace the record, and return the commit that holds it; see ``write``."""
+        return write(self._repository, record, before)
+
+    def was_run(self) -> bool:
+        """Return True if notes say that the repository was run before.
+
+        Raises:
+            GitError: the repository cannot be read.
+        """
+        return notes.exist(self._repository)
+
+    def added_since(self, revision: str, head: str) -> frozenset[str]:
+        """Return the files that came after a revision.
+
+        Raises:
+            GitError: a revision cannot be read.
+        """
+        found = self._repository.differences(revision, head)
+        return frozenset(path for path, before, _ in found if before is None)

@@ -5,7 +5,9 @@ nothing starts that may have run: somebody chooses. Jobs that come later are new
 """
 
 import logging
+from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -15,14 +17,20 @@ from reconciler.core.cycle import stop_orders
 from reconciler.core.nodes import health
 from reconciler.model import desired
 from reconciler.model.protocol import loop_messages
-from reconciler.model.state import adoption_state
+from reconciler.model.state import adoption_state, identifiers, records
 from reconciler.model.state.states import ELEMENT_CODE, AttemptState, JobState
 
 log = logging.getLogger("muster.loop")
 
 NEW, MAY_HAVE_RUN = "new", "may have run"
 _LIVE = frozenset({ELEMENT_CODE[JobState.STARTING], ELEMENT_CODE[JobState.RUNNING]})
-_NOT_SEEN = (AttemptState.UNKNOWN, AttemptState.ENDED)
+
+
+class _IsOver(NamedTuple):
+    """What need not be waited for any more: every node was ``heard``, or ``leases`` have ended."""
+
+    heard: bool
+    leases: bool
 
 
 class Adoption:
@@ -67,19 +75,38 @@ class Adoption:
         return views
 
     def judge(self, verdict: LeadVerdict) -> None:
-        """Take what the record in git says of this store."""
+        """Take what the record in git says of this store.
+
+        While another controller leads it may start anything. So what may have run is noted when
+        its lead is over, and everything that was known before counts no more.
+        """
         self.identity = verdict.store
-        self._new_files |= verdict.new_files
         before = self.state
+        if before.blocked or verdict.blocked:
+            self._new_files = frozenset()
+        self._new_files |= verdict.new_files
         if verdict.past or verdict.blocked:
             why = verdict.past or before.why
-            self._change(pending=True, why=why, blocked=verdict.blocked)
+            kept = before
+            if before.blocked or verdict.blocked or not before.pending:
+                kept = adoption_state.AdoptionState()
+            self.state = msgspec.structs.replace(
+                kept, pending=True, why=why, blocked=verdict.blocked
+            )
         elif before.pending:
             self._change(blocked="", pending=bool(before.why))
         if self.state.pending and self.state != before:
             log.warning(
                 "nothing starts that may have run: %s", self.state.blocked or self.state.why
             )
+
+    def begin(self, now: float) -> None:
+        """Begin a cycle at ``now``: nodes are waited for from the first one that knows what waits.
+
+        Before that nobody can have been heard, so that no task counts as lost.
+        """
+        if self.pending and not self.state.known:
+            self._observed.leader_since = now
 
     def why_not(self, now: float) -> str:
         """Return why nobody may choose now; empty: somebody may."""
@@ -106,6 +133,7 @@ class Adoption:
             pending=False,
             awaiting={},
             ended=tuple(filter(None, ended)),
+            started=tuple(name for name in waiting if name in start),
             unproven=(),
             trusted=tuple(sorted(trusted)),
         )
@@ -113,22 +141,28 @@ class Adoption:
         return True
 
     def note_stored(self) -> None:
-        """Note that the runs which were declared over are stored."""
+        """Note that the runs which were declared over, and the event of the begin, are stored."""
         if not self.state.pending:
-            self._change(ended=(), trusted=None)
+            self._change(ended=(), started=(), trusted=None)
+        elif self.state.known and not self.state.told:
+            self._change(told=True)
 
     def in_force(self, desired_state: desired.Desired) -> desired.Desired:
         """Return the desired state, with the jobs of which nothing starts."""
-        if self.pending and not self.state.known and desired_state.generation > 0:
+        state = self.state
+        if self.pending and not (state.known or state.blocked) and desired_state.generation > 0:
             self._note_waiting(desired_state)
         if not (self.pending or self.state.ended or self.state.trusted is not None):
             return desired_state
-        names = desired_state.jobs if self.state.blocked else self.state.awaiting
+        # what may have run is not known before git is read, and while another controller leads
+        names = self.state.awaiting if self.state.known or not self.pending else desired_state.jobs
         trusted = self.state.trusted
         recovery = desired.Recovery(
             frozenset(names),
             frozenset(self.state.ended),
             None if trusted is None else frozenset(trusted),
+            frozenset(self.state.started),
+            "" if self.state.told or not self.state.known else self.state.why,
         )
         last = self._last
         if last is not None and last[0] is desired_state and last[1] == recovery:
@@ -153,11 +187,16 @@ class Adoption:
         if not self.pending or not self.state.known:
             return None
         observed, state = self._observed, self.state
-        confirmed = {
-            attempt.job
-            for attempt in observed.attempts.values()
-            if attempt.state not in _NOT_SEEN and self._is_heard(attempt.node)
-        }
+        unheard = self._unheard(desired_state)
+        confirmed: dict[str, set[tuple[int, str, int]]] = {}
+        for attempt in observed.attempts.values():
+            if attempt.state is not AttemptState.UNKNOWN and self._is_heard(attempt.node):
+                task = (attempt.element, attempt.group, attempt.index)
+                confirmed.setdefault(attempt.job, set()).add(task)
+        waits = bool(unheard) and now < state.ready_at
+        is_over = _IsOver(heard=not unheard, leases=not waits)
+        unproven = self._unproven()
+        doubted = {identifiers.run_key_of(one.attempt) for one in unproven}
         left, alive = dict(state.awaiting), list(state.alive)
         for name in state.awaiting:
             record = observed.jobs.get(name)
@@ -165,12 +204,13 @@ class Adoption:
                 continue  # it is set aside for a while
             if record.finished:
                 del left[name]
-            elif name in confirmed and set(record.elements) <= _LIVE:
+            elif (
+                name in confirmed
+                and record.key not in doubted
+                and self._is_known_whole(record, confirmed[name], is_over)
+            ):
                 del left[name]
                 alive.append(name)
-        unheard = self._unheard(desired_state)
-        waits = bool(unheard) and now < state.ready_at
-        unproven = self._unproven()
         over = not (left or unproven or waits or state.blocked)
         if over:
             log.info("all that was run is known again: %d jobs were taken over", len(alive))
@@ -184,6 +224,26 @@ class Adoption:
         if self.state != state:
             return now  # the next cycle stores it, so that people see it
         return state.ready_at if waits else None
+
+    @staticmethod
+    def _is_known_whole(
+        record: records.JobRecord, confirmed: set[tuple[int, str, int]], is_over: _IsOver
+    ) -> bool:
+        """Return True if all tasks of a job that may run are known, so that the rest may start.
+
+        A part of a gang or an array can run where nobody has heard yet.
+        """
+        if not set(record.elements) <= _LIVE:
+            return False
+        spec = record.spec
+        # tasks of an elastic gang that are not known need not run, once they can't run any more
+        is_elastic = is_over.heard or (is_over.leases and spec.lease_s is not None)
+        counts = Counter((element, group) for element, group, _ in confirmed)
+        return all(
+            counts[element, group.name] >= (group.least if is_elastic else group.count)
+            for element in range(len(record.elements))
+            for group in spec.groups
+        )
 
     def _unproven(self) -> tuple[adoption_state.ShownUnproven, ...]:
         """Return what nodes report without a proof, by node."""
@@ -221,6 +281,7 @@ class Adoption:
         wait_s = max(leases) + grace_s + health.LEASE_MARGIN_S
         self._change(
             known=True,
+            alive=(),
             unheard=self._unheard(desired_state),
             awaiting=waiting,
             ready_at=observed.leader_since + wait_s,

@@ -127,6 +127,7 @@ class Loop:
         clock: Callable[[], float] = time.time,
         core: cycle_decider.CoreOptions = _CORE,
     ) -> None:
+        self._led = led
         self._inbox = inbox
         self._outputs = outputs
         self._clock = clock
@@ -224,6 +225,7 @@ class Loop:
             if key.data == "inbox":
                 self._inbox.drain()
                 for verdict in self._inbox.take_verdicts():
+                    self._engine.epoch = self._led.lead_above(verdict.above, self._clock())
                     self._adoption.judge(verdict)
                     due = True
                 due = self._take_desired() or due
@@ -286,6 +288,7 @@ class Loop:
             return None
         now = self._clock()
         self._check_clock(now)
+        self._adoption.begin(now)
         requests, scripts = self._state.take_asked(), self._state.take_provisioned()
         unheard = frozenset(self._internal_errors.unheard(cycle_input.CycleInput()))
         received = cycle_input.CycleInput(*self._state.take_input(), requests, scripts, unheard)
@@ -383,9 +386,9 @@ class Loop:
 
     def _publish(self, *, anew: bool = False) -> None:
         """Send the server the state of the loop."""
-        cycle, pending = self._commits.cycle, self._adoption.pending
+        cycle, adopting = self._commits.cycle, self._adoption.state
         self._publisher.publish(
-            self._track.desired, self._state, cycle=cycle, adopting=pending, anew=anew
+            self._track.desired, self._state, cycle=cycle, adopting=adopting, anew=anew
         )
 
     def _prune(self) -> None:

@@ -14,11 +14,11 @@ import uuid
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from reconciler.changes import lead_records, notes
+from reconciler.changes import lead_records
 from reconciler.controller.host import kept_lease
-from reconciler.desired.git import git_commands, source
+from reconciler.desired.git import git_commands
 from reconciler.model import desired
 from reconciler.model.values import times
 
@@ -44,12 +44,14 @@ class LeadVerdict(NamedTuple):
         blocked: why nothing may be led now; empty: it may.
         store: identity of the store from now on.
         new_files: files that came after all that the last leader had in force.
+        above: the epoch in which another store was led: agents refuse lower ones.
     """
 
     past: str = ""
     blocked: str = ""
     store: str = ""
     new_files: frozenset[str] = frozenset()
+    above: int = 0
 
 
 class LedBy(NamedTuple):
@@ -121,11 +123,31 @@ def judge(
     )
 
 
+class RecordPlace(Protocol):
+    """Where the record is; see ``lead_records.RecordPlace``."""
+
+    @property
+    def name(self) -> str:
+        """The place, for people."""
+
+    def read(self) -> tuple[lead_records.LeadRecord | None, str]:
+        """Return the record and the commit that holds it."""
+
+    def write(self, record: lead_records.LeadRecord, before: str | None) -> str:
+        """Replace the record, and return the commit that holds it."""
+
+    def was_run(self) -> bool:
+        """Return True if the cluster was run before."""
+
+    def added_since(self, revision: str, head: str) -> frozenset[str]:
+        """Return the files that came after a revision."""
+
+
 class LeadClaim:
     """The claim of one controller.
 
     Args:
-        repository: of the cluster.
+        place: of the record.
         led: who claims.
         lease: its own, as its machine knows it.
         cycle: returns how far the store is.
@@ -135,7 +157,7 @@ class LeadClaim:
 
     def __init__(
         self,
-        repository: source.GitSource,
+        place: RecordPlace,
         led: LedBy,
         lease: kept_lease.KeptLease,
         *,
@@ -143,7 +165,7 @@ class LeadClaim:
         tell: Callable[[LeadVerdict], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._repository = repository
+        self._place = place
         self._led = led
         self._lease = lease
         self._cycle = cycle
@@ -182,6 +204,7 @@ class LeadClaim:
         except (git_commands.GitError, OSError) as error:
             log.warning("can't read which store led last: %s", error)
             return
+        self._follow(record)
         verdict = judge(record, self._led, self._clock(), self._seen_s())
         if record is not None and record.store == self._led.store and verdict.past:
             # an old copy of the store that led: they must not be taken for one
@@ -190,12 +213,29 @@ class LeadClaim:
         if past:
             verdict = LeadVerdict("the store is empty, and the repository was run before")
         self._checked, self._blocked = True, bool(verdict.blocked)
-        new = self._files_after(record, status.attempted_revision)
-        self._tell(verdict._replace(store=self._led.store, new_files=new))
+        self._say(verdict, record, status)
+
+    def _say(
+        self,
+        verdict: LeadVerdict,
+        record: lead_records.LeadRecord | None,
+        status: desired.SyncStatus,
+    ) -> None:
+        """Tell a verdict, with what it says for this store and the newest revision."""
+        head = status.attempted_revision
+        new = frozenset() if verdict.blocked else self._files_after(record, head)
+        above = record.epoch if record is not None and record.store != self._led.store else 0
+        self._tell(verdict._replace(store=self._led.store, new_files=new, above=above))
+
+    def _follow(self, record: lead_records.LeadRecord | None) -> None:
+        """Lead in an epoch above that of another leader, who may have started again meanwhile."""
+        if record is not None and record.store != self._led.store:
+            epoch = max(self._led.epoch, record.epoch + 1)
+            self._led = self._led._replace(epoch=epoch)
 
     def _was_run(self) -> bool:
         """Return True if the repository was run before, although no record can be read."""
-        return bool(self._commit) or notes.exist(self._repository)
+        return bool(self._commit) or self._place.was_run()
 
     def _files_after(
         self, record: lead_records.LeadRecord | None, head: str | None
@@ -204,11 +244,10 @@ class LeadClaim:
         if record is None or not record.revision or head is None:
             return frozenset()
         try:
-            found = self._repository.differences(record.revision, head)
+            return self._place.added_since(record.revision, head)
         except (git_commands.GitError, OSError) as error:
             log.warning("can't compare with what was in force before: %s", error)
             return frozenset()
-        return frozenset(path for path, before, _ in found if before is None)
 
     def keep(self, status: desired.SyncStatus) -> None:
         """Renew the claim if that is due, or look if another leader has gone.
@@ -224,9 +263,9 @@ class LeadClaim:
             return
         try:
             if self._blocked:
-                self._look_again()
+                self._look_again(status)
             if not self._blocked:
-                self._renew(status.jobs_revision or "")
+                self._renew(status)
             self._failed = False
         except (git_commands.GitError, OSError) as error:
             if not self._failed:
@@ -253,7 +292,7 @@ class LeadClaim:
         """
         own = self._lease.record
         try:
-            record, commit = lead_records.read(self._repository)
+            record, commit = self._place.read()
             self._see(commit)
         except lead_records.UnreadableRecordError as error:
             record, commit = None, error.commit
@@ -276,23 +315,34 @@ class LeadClaim:
         """Return for how long the record was seen unchanged."""
         return self._lease.clock() - self._seen[1]
 
-    def _look_again(self) -> None:
-        """Read the record again, after somebody else has written it."""
+    def _look_again(self, status: desired.SyncStatus) -> None:
+        """Read the record again, after somebody else has written it.
+
+        Once the other's lease is over, the record is replaced before anything is led, so that of
+        two that wait only one does.
+        """
         record = self._read()
+        self._follow(record)
         led = self._led._replace(cycle=self._cycle())
         verdict = judge(record, led, self._clock(), self._seen_s())
+        if self._blocked and not verdict.blocked:
+            try:
+                self._write(status.jobs_revision or "", LEASE_S)
+            except lead_records.OtherLeaderError:
+                return  # it still waits
         blocked = bool(verdict.blocked)
         if blocked != self._blocked:
             self._blocked = blocked
-            self._tell(verdict._replace(store=self._led.store))
+            self._say(verdict, record, status)
 
-    def _renew(self, revision: str) -> None:
+    def _renew(self, status: desired.SyncStatus) -> None:
         """Write the record, also over another one if the own lease runs."""
+        revision = status.jobs_revision or ""
         try:
             self._write(revision, LEASE_S)
         except lead_records.OtherLeaderError:
             if self._lease.record is None:
-                self._look_again()
+                self._look_again(status)
                 return
             self._note_found()
             # within the lease nobody else may write, so that nobody can win a race against this
@@ -303,7 +353,7 @@ class LeadClaim:
     def _note_found(self) -> None:
         """Note what has replaced the record, without depending on that."""
         try:
-            record, self._commit = lead_records.read(self._repository)
+            record, self._commit = self._place.read()
         except lead_records.UnreadableRecordError as error:
             record, self._commit = None, error.commit
         if record is None or record not in self._own:
@@ -312,7 +362,6 @@ class LeadClaim:
     def _note_replaced(self, record: lead_records.LeadRecord | None) -> None:
         """Count and log that somebody who is no controller has replaced or removed the record."""
         self._restored += 1
-        name = lead_records.reference(self._repository)
         if record is not None:
             found = f"the record of a store {record.store[:64]!a} on {record.host[:64]!a}"
         else:
@@ -321,7 +370,7 @@ class LeadClaim:
             "%s holds %s (commit %s) while the lease of this controller runs, so it is not from a "
             "controller: this one leads on, and writes its record again. To fix: let nobody but "
             "the controller push that reference",
-            *(name, found, self._commit or "none"),
+            *(self._place.name, found, self._commit or "none"),
         )
 
     def _write(self, revision: str, lease_s: float, *, replaces_all: bool = False) -> None:
@@ -333,5 +382,5 @@ class LeadClaim:
         )
         self._own.append(record)
         before = None if replaces_all else self._commit
-        self._commit = lead_records.write(self._repository, record, before)
+        self._commit = self._place.write(record, before)
         self._lease.renew(began_at + lease_s, record)

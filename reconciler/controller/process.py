@@ -23,8 +23,6 @@ import uuid
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-import msgspec
-
 from agents.logs import rotation
 from reconciler import __version__, interpreter, log_format
 from reconciler.changes import lead_records
@@ -186,16 +184,6 @@ def _repository(options: argparse.Namespace) -> source.GitSource:
     )
 
 
-def _epoch_before(repository: source.GitSource) -> int:
-    """Return the epoch that git knows, or 0 if it knows none or can't be read."""
-    try:
-        record, _ = lead_records.read(repository)
-    except (git_commands.GitError, OSError) as error:
-        log.warning("can't read which store led last: %s", error)
-        return 0
-    return record.epoch if record is not None else 0
-
-
 def _proofs(
     options: argparse.Namespace, store: sql_store.Store
 ) -> assignment_proofs.AssignmentProofs:
@@ -206,13 +194,8 @@ def _proofs(
 
 def _adoption(store: sql_store.Store, *, empty: bool, copied: bool) -> adoption_state.AdoptionState:
     """Return what is to be adopted, before git was asked."""
-    if copied:
-        return adoption_state.AdoptionState(pending=True, why="the store was restored from a copy")
-    if empty:  # nothing is in force before git has said if this is a new cluster
-        return adoption_state.AdoptionState(pending=True)
     kept = adoption_state.decode(store.reader.view(adoption_state.VIEW))
-    # after a restart all nodes are to be heard again
-    return msgspec.structs.replace(kept, known=False, alive=()) if kept.pending else kept
+    return adoption_state.at_start(kept, empty=empty, copied=copied)
 
 
 def _records(store: sql_store.Store) -> records.Observed | None:
@@ -332,9 +315,8 @@ def _lead(
     repository = _repository(options)
     packed = store.reader.incumbents()
     identity, copied = _identity(store)
-    above = _epoch_before(repository) if copied or packed is None else 0
     host = socket.gethostname()
-    epoch = store.lead(f"{host}:{os.getpid()}", time.time(), above=above)
+    epoch = store.lead(f"{host}:{os.getpid()}", time.time())
     before = last_good.decode(packed) if packed else last_good.LastGood()
     inbox = loop_inbox.Inbox()
     notifier = _notifier(options)
@@ -344,7 +326,11 @@ def _lead(
     led = lead_claim.LedBy(identity, epoch, store.cycle, packed is None, host, place)
     lease = kept_lease.KeptLease(options.state, place)
     watcher.claim = lead_claim.LeadClaim(
-        repository, led, lease, cycle=lambda: store.cycle, tell=inbox.put_verdict
+        lead_records.RecordPlace(repository),
+        led,
+        lease,
+        cycle=lambda: store.cycle,
+        tell=inbox.put_verdict,
     )
     provisioner = _provisioner(options, inbox)
     loop = control_loop.Loop(

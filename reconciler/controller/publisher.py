@@ -12,6 +12,7 @@ from reconciler.controller.quarantine import internal_errors
 from reconciler.core import observed_state
 from reconciler.model import desired
 from reconciler.model.protocol import loop_messages
+from reconciler.model.state import adoption_state
 from reconciler.store import sql_store
 
 
@@ -128,7 +129,7 @@ class Publisher:
         state: observed_state.ObservedState,
         *,
         cycle: int,
-        adopting: bool,
+        adopting: adoption_state.AdoptionState,
         anew: bool = False,
     ) -> None:
         """Send the loop's state, with the page if it is due.
@@ -137,7 +138,7 @@ class Publisher:
             desired_state: in force.
             state: records as of the last outcome.
             cycle: number of the last commit.
-            adopting: True while jobs wait for adoption.
+            adopting: what waits for adoption, and if another controller leads.
             anew: True if this server has seen no page yet.
         """
         if desired_state is None or not self._server.connected or anew:
@@ -165,7 +166,8 @@ class Publisher:
                 metrics=page,
                 revision=desired_state.status.jobs_revision if desired_state else None,
                 events=self._sources.led.store.last_event_sequence,
-                adopting=adopting,
+                adopting=adopting.pending,
+                blocked=adopting.blocked,
                 untold=self._sources.notice_counts.untold(),
             )
         )

@@ -111,17 +111,20 @@ def _plausible(request: agent_messages.SyncRequest, now: float) -> agent_message
     )
 
 
-def require_ready(link: LinkClient) -> loop_messages.Published:
+def require_lead(link: LinkClient) -> loop_messages.Published:
     """Return what the loop last published.
 
     Raises:
-        Failure: 503, while the loop is away or not ready.
+        Failure: 503, while the loop is away or not ready, or another controller leads: a node gets
+            no answer then, because its leases would be renewed here and given up there.
     """
     published = link.published
     if published is None or not link.ready:
         raise Failure(
             503, "the controller's loop is not ready yet; try again", retry_after_s=RETRY_AFTER_S
         )
+    if published.blocked:
+        raise Failure(503, published.blocked, retry_after_s=ADOPT_RETRY_AFTER_S)
     return published
 
 
@@ -263,7 +266,7 @@ class AgentExchanges:
             ClientException: the agent's connection was closed.
             StoreError: the store can't be read.
         """
-        published = require_ready(self._link)
+        published = require_lead(self._link)
         node = said.node
         session = await self._session_of(node)
         first = _must_tell(session, said, published)
@@ -331,7 +334,7 @@ class AgentExchanges:
         if sure and (left_s := entered_at + wait_s - clock()) > 0:
             await session.wait(exchange, request.have, left_s)
             sure = session.is_sure(clock(), poll_s)
-        published = require_ready(self._link)
+        published = require_lead(self._link)
         superseded = exchange != session.exchange
         renews = sure and self._is_told(session, entered_at, superseded=superseded)
         if not renews and not request.accepts_unrenewed:

@@ -8,7 +8,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple, Self
+from typing import Self
 
 import msgspec
 import sqlalchemy as sa
@@ -56,11 +56,27 @@ class CycleExtras(msgspec.Struct, frozen=True):
 _NO_EXTRAS = CycleExtras()
 
 
-class LedStore(NamedTuple):
-    """A store and the epoch, from ``Store.lead``, in which this process leads it."""
+class LedStore:
+    """A store that this process leads.
 
-    store: "Store"
-    epoch: int
+    Args:
+        store: the store.
+        epoch: from ``Store.lead``.
+    """
+
+    def __init__(self, store: "Store", epoch: int) -> None:
+        self.store = store
+        self.epoch = epoch
+
+    def lead_above(self, epoch: int, now: float) -> int:
+        """Go on in an epoch above one that another store was led in, and return it.
+
+        Raises:
+            DeposedError: another controller leads this store.
+        """
+        if epoch >= self.epoch:
+            self.epoch = self.store.lead_above(self.epoch, epoch, now)
+        return self.epoch
 
 
 class Store:
@@ -126,13 +142,12 @@ class Store:
         """Number of the newest event as of the last commit."""
         return self._last_event
 
-    def lead(self, holder: str, now: float, *, above: int = 0) -> int:
+    def lead(self, holder: str, now: float) -> int:
         """Begin to lead, and return the epoch that every commit has to name.
 
         Args:
             holder: who leads, for people.
             now: seconds since the epoch.
-            above: an epoch that somebody else led with, which this one follows.
 
         Raises:
             StoreBusyError: a live controller leads this store.
@@ -142,7 +157,7 @@ class Store:
         with database.told(self.reader.url), self._engine.begin() as connection:
             table = schema.LEADER
             before = connection.execute(sa.select(table.c.epoch)).scalar_one()
-            epoch = next_epoch(max(int(before), above), now)
+            epoch = next_epoch(int(before), now)
             connection.execute(sa.update(table).values(holder=holder, epoch=epoch, renewed_at=now))
             row = connection.execute(sa.select(table)).one()
         self._led_since = now
@@ -151,6 +166,18 @@ class Store:
         self._writer = store_writer.StoreWriter()
         self._remembered = None
         return int(row.epoch)
+
+    def lead_above(self, epoch: int, other: int, now: float) -> int:
+        """Replace the epoch by one above that of another store's leader, and return it.
+
+        Raises:
+            DeposedError: ``epoch`` leads no more.
+        """
+        table, higher = schema.LEADER, next_epoch(max(epoch, other), now)
+        with database.told(self.reader.url), self._engine.begin() as connection:
+            self._require_lead(connection, epoch, self._cycle, now)
+            connection.execute(sa.update(table).values(epoch=higher))
+        return higher
 
     def load(self) -> records.Observed:
         """Return the state that ``core`` starts from; ``leader_since`` is when ``lead``

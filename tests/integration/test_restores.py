@@ -105,6 +105,57 @@ def test_what_runs_is_taken_over_and_what_may_have_run_waits(bed: beds.Bed, lost
     assert len(over.read_text().splitlines()) == 1
 
 
+_WRITES = "  resources: {gpu: %d, cpu: 500m}\n  command: [sh, -c, 'echo $MUSTER_ATTEMPT >>%s; %s']"
+
+
+def _running(bed: beds.Bed, job: str) -> set[tuple[str, str]]:
+    """Return the attempts of a job that run, and where."""
+    attempts = bed.job(job)["attempts"]
+    return {(one["id"], one["node"]) for one in attempts if one["state"] == "Running"}
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["restored", "lost"])
+def test_a_gang_and_an_array_go_on_as_they_are(bed: beds.Bed, lost: bool) -> None:
+    backup = bed.folder / "backup"
+    done = _cli(bed, "backup", str(backup), "--store", f"sqlite:///{_store(bed)}")
+    assert done.returncode == 0, done.stderr
+    gang, array = bed.folder / "gang.starts", bed.folder / "array.starts"
+    first_ends = "[ $MUSTER_ARRAY_INDEX = 0 ] || exec sleep 600"
+    bed.commit(
+        {
+            "jobs/gang.yaml": beds.job(
+                "gang", "  count: 2\n" + _WRITES % (2, gang, "exec sleep 600")
+            ),
+            "jobs/array.yaml": beds.job(
+                "array",
+                "  array: {count: 4, parallelism: 2}\n" + _WRITES % (0, array, first_ends),
+            ),
+        }
+    )
+    both = bed.until(lambda: len(found := _running(bed, "gang")) == 2 and found)
+    assert len({node for _, node in both}) == 2
+    bed.until(lambda: array.exists() and len(array.read_text().splitlines()) == 3)
+    parts = bed.until(lambda: len(found := _running(bed, "array")) == 2 and found)
+    _replace_store(bed, None if lost else backup)
+    bed.until(lambda: "gang" in bed.get("/v1/adopt")["alive"])
+    found = bed.until(lambda: _waiting(bed))
+    assert set(found["awaiting"]) == {"array"}, "nobody knows of the element that has ended"
+    assert bed.until(lambda: len(now := _running(bed, "array")) == 2 and now) == parts
+    assert bed.until(lambda: len(now := _running(bed, "gang")) == 2 and now) == both
+    events = bed.get("/v1/events")["items"]
+    said = [one["message"] for one in events if one["kind"] == "StoreFromThePast"]
+    assert len(said) == 1
+    assert "budgets" in said[0]
+    chosen = _cli(bed, "adopt", "--none")
+    assert chosen.returncode == 0, chosen.stderr
+    bed.until(lambda: not bed.get("/v1/adopt")["pending"])
+    bed.commit({"jobs/later.yaml": beds.job("later", "  command: ['true']")})
+    bed.until_state("later", "Succeeded")
+    assert (_running(bed, "gang"), _running(bed, "array")) == (both, parts)
+    assert len(gang.read_text().splitlines()) == 2
+    assert len(array.read_text().splitlines()) == 3
+
+
 def _report(bed: beds.Bed, node: str, *reports: records.AttemptReport) -> None:
     """Report attempts as anybody can who has the token of a node."""
     told = agent_messages.SyncRequest(

@@ -299,7 +299,7 @@ def moves(before: View, after: View) -> list[str]:
         f"{name} moves" for name in sorted(was.keys() | now) if was.get(name) != now.get(name)
     ]
     found += [
-        f"{name} was {before.nodes[name].state} and is {node.state}"
+        f"{name} was {before.nodes.get(name)} and is {node.state}"
         for name, node in after.nodes.items()
         if name not in before.nodes or before.nodes[name].state is not node.state
     ]

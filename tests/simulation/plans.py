@@ -38,6 +38,10 @@ What = Literal[
     "pause",
     "crash-before-commit",
     "crash-after-commit",
+    "keep-store",
+    "restore-store",
+    "lose-store",
+    "second-store",
 ]
 
 
@@ -48,8 +52,11 @@ class Step(msgspec.Struct, frozen=True):
         at: seconds after the beginning.
         what: ``change`` replaces ``fields`` of a job's document; ``structure`` sets one of the
             ``Changes``; ``crash-*`` kills the controller in its next cycle; ``pause`` stops it for
-            ``PAUSE_S``; ``repair`` brings back a machine that was reported as gone.
-        subject: a job, or the field of ``Changes``.
+            ``PAUSE_S``; ``repair`` brings back a machine that was reported as gone. ``keep-store``
+            copies the store, under the name ``subject``; ``restore-store`` goes on with that copy,
+            ``lose-store`` with an empty store; ``second-store`` starts another controller with the
+            copy, or an empty store. Their ``fields`` are read by ``store_telling``.
+        subject: a job, the field of ``Changes``, or a copy of the store.
     """
 
     at: float

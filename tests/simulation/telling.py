@@ -14,7 +14,7 @@ from functools import partial
 import msgspec
 
 from bench import moment, truth
-from reconciler.core import cycle_cache, reconcile
+from reconciler.core import cycle_cache, observed_state, reconcile
 from reconciler.model import desired
 from reconciler.model.state import outcome, records, states
 from reconciler.model.state.states import EndReason
@@ -357,7 +357,7 @@ class Teller:
             attempts=view.attempts,
             nodes=view.nodes,
             why=view.why,
-            promised=dict(self.cluster.memory.nominations),
+            promised=dict(self.memory.nominations),
         )
         found = []
         for finding in truth.Checker(seen).findings():
@@ -373,8 +373,13 @@ class Teller:
         if found:
             raise BrokenError(checker, self.cluster.now, found)
 
+    @property
+    def memory(self) -> observed_state.ObservedState:
+        """What the controller knows that decided last."""
+        return self.cluster.memory
+
     def _view(self) -> views.View:
-        memory, now = self.cluster.memory, self.cluster.now
+        memory, now = self.memory, self.cluster.now
         running = tuple(
             views.Running(
                 node=name,

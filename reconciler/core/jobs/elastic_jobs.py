@@ -5,6 +5,9 @@ One that fails on its own costs a retry. Jobs with a fixed world (``Job.has_fixe
 their size at the start instead.
 """
 
+from collections import Counter
+from collections.abc import Iterable
+
 import msgspec
 
 from reconciler.core import cycle_attempts, job_draft
@@ -132,3 +135,9 @@ class Departures:
             node=attempt.node,
             attempt=attempt.id,
         )
+
+
+def is_whole(spec: desired.Job, attempts: Iterable[records.AttemptRecord]) -> bool:
+    """Return True if these attempts of a try are as many tasks as its gang needs at the least."""
+    counts = Counter(one.group for one in attempts if not one.concluded)
+    return all(counts[group.name] >= group.least for group in spec.groups)

@@ -40,7 +40,8 @@ def array_limit(parallelism: int) -> Reason:
 
 
 _NO_NOTE = records.ElementNote()
-_AWAITS = Readiness(
+#: Of a job that waits to be adopted, which does not grow either.
+AWAITS = Readiness(
     reason_key="Held/adoption",
     reason=Reason(
         code=ReasonCode.HELD,
@@ -194,7 +195,7 @@ class ReadinessCheck:
         spec = record.spec
         structure = self._structure
         if spec.name in self._awaiting:
-            return _AWAITS
+            return AWAITS
         if record.state is JobState.HELD or spec.suspend:  # some of it may still be stopping
             why = spec.suspend_reason if spec.suspend else ""
             return Readiness(

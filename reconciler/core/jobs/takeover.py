@@ -7,11 +7,13 @@ at once where a proof says that they were assigned there, else when somebody bel
 if nothing of it is alive.
 """
 
+from collections.abc import Mapping
+
 import msgspec
 
 from reconciler.core import cycle_attempts, cycle_context, job_draft
 from reconciler.core.cycle import attempt_losses, cycle_jobs
-from reconciler.core.jobs import unproven_attempts
+from reconciler.core.jobs import elastic_jobs, unproven_attempts, verdicts
 from reconciler.model import desired
 from reconciler.model.observed import task_reports
 from reconciler.model.state import identifiers, records
@@ -19,6 +21,13 @@ from reconciler.model.state.states import AttemptState, EndReason, JobState
 
 #: The message of a job that `muster adopt` did not name.
 DECLARED_OVER = "it counts as done: `muster adopt` did not name it"
+#: What no store from the past can know again.
+LOST = (
+    "what ended since, and its GPU time, is missing from budgets, fair shares, reports and "
+    "history; `muster adopt` lists which jobs wait"
+)
+#: Why an attempt of a run that has not begun here is shown.
+_EARLIER = "the store knows an earlier run of its job that is not over"
 #: The parts of an attempt's id behind the job's name.
 _PARTS_BEHIND_NAME = 6
 #: The most digits of a number in an id; no store holds larger ones.
@@ -33,11 +42,13 @@ def apply(context: cycle_context.CycleContext, desired_state: desired.Desired) -
         if is_new:
             _settle(context, None, frozenset())
         return
+    if recovery.begun:
+        context.events.add("StoreFromThePast", f"{recovery.begun}; {LOST}")
     observed = context.observed
     doubts = unproven_attempts.Doubts(
         desired_state.structure, context.attempts, context.nodes, observed.leader_since
     )
-    taker = _Taker(context, doubts)
+    taker = _Taker(context, doubts, desired_state.jobs)
     for report in observed.reports:
         node = context.nodes.get(report.node)
         if node is None:
@@ -51,6 +62,7 @@ def apply(context: cycle_context.CycleContext, desired_state: desired.Desired) -
         if recovery.trusted is not None:
             _settle(context, taker, recovery.trusted)
         _end_declared(context.jobs, recovery)
+        _restart_incomplete(context, recovery)
 
 
 def _settle(
@@ -98,17 +110,32 @@ def _end_declared(
         draft.message = DECLARED_OVER
 
 
+def _restart_incomplete(context: cycle_context.CycleContext, recovery: desired.Recovery) -> None:
+    """Try gangs again that somebody wants to start, and of which only a part is known to run."""
+    for name in sorted(recovery.started):
+        draft = context.jobs.draft(name)
+        for element in context.attempts.elements(name) if draft is not None else ():
+            present = context.attempts.of_element(name, element)
+            if draft is not None and not elastic_jobs.is_whole(draft.spec, present):
+                verdicts.give_verdict(context.stops, draft, element, EndReason.NODE_LOST)
+
+
 class _Taker:
     """A maker of records of attempts that only nodes know.
 
     Args:
         context: of this cycle.
         doubts: judges what has no proof.
+        wanted: jobs as git has them.
     """
 
     def __init__(
-        self, context: cycle_context.CycleContext, doubts: unproven_attempts.Doubts
+        self,
+        context: cycle_context.CycleContext,
+        doubts: unproven_attempts.Doubts,
+        wanted: Mapping[str, desired.Job],
     ) -> None:
+        self._wanted = wanted
         self._context = context
         self._jobs = context.jobs
         self._attempts = context.attempts
@@ -129,8 +156,10 @@ class _Taker:
         for one in report.attempts:
             attempt = self.attempt_of(node, one, held.get(one.id))
             if attempt is None:
+                if early := self._of_next_run(one, held.get(one.id)):
+                    unproven[early.report.id, 0, "", 0] = early
                 continue
-            if one.id in proven and not self._doubts.rival(attempt):
+            if one.id in proven and not self._rival(attempt):
                 self.take(attempt)
                 continue
             task = (attempt.job, attempt.element, attempt.group, attempt.index)
@@ -140,6 +169,21 @@ class _Taker:
                 unproven[task] = records.UnprovenAttempt(one, held.get(one.id), doubt)
         now = self._nodes.get(node.name) or node
         unproven_attempts.note(self._context, now, list(unproven.values()))
+
+    def _of_next_run(
+        self, reported: records.AttemptReport, held: records.HeldAttempt | None
+    ) -> records.UnprovenAttempt | None:
+        """Return an attempt of a run that is desired, and begins here once an earlier one is over.
+
+        It is neither taken over nor ended before somebody has said so.
+        """
+        parts = reported.id.rsplit(".", _PARTS_BEHIND_NAME)
+        spec, draft = self._wanted.get(parts[0]), self._jobs.draft(parts[0])
+        if spec is None or draft is None or spec.key == draft.spec.key:
+            return None
+        if draft.finished or identifiers.run_key_of(reported.id) != spec.key:
+            return None
+        return records.UnprovenAttempt(reported, held, _EARLIER)
 
     def believe(self, node: records.NodeRecord) -> None:
         """Take over what a node could not prove, as far as nothing newer is known of it."""
@@ -151,8 +195,12 @@ class _Taker:
     def _doubt(self, attempt: records.AttemptRecord, *, is_proven: bool) -> str:
         draft = self._jobs.draft(attempt.job)
         if is_proven or draft is None:
-            return self._doubts.rival(attempt)
+            return self._rival(attempt)
         return self._doubts.of(attempt, draft.spec, self._known_tries(draft, attempt.element))
+
+    def _rival(self, attempt: records.AttemptRecord) -> str:
+        draft = self._jobs.draft(attempt.job)
+        return self._doubts.rival(attempt, draft.spec) if draft is not None else ""
 
     def attempt_of(
         self,
@@ -186,15 +234,12 @@ class _Taker:
         element, number = int(parts[3]), int(parts[6])
         if draft.elements[element] not in (job_draft.PENDING, *job_draft.LIVE_CODES):
             return None
-        if number < self._known_tries(draft, element) + (not self._live(draft, element)):
+        if number < self._lowest_try(draft, element, group.name, int(parts[5])):
             return None
         if held is None or not held.assigned:
-            keeps = group.resources.gpu_milli and reported.state is not AttemptState.ENDED
+            # of which nobody knows the GPUs: nothing starts on its node until it has ended
             held = records.HeldAttempt(
-                reported.id,
-                boot_id=node.boot_id,
-                devices=self._free(node) if keeps else (),
-                lease_s=draft.spec.lease_s,
+                reported.id, boot_id=node.boot_id, lease_s=draft.spec.lease_s
             )
         return self._record(node, reported, held, draft.spec, group)
 
@@ -264,7 +309,7 @@ class _Taker:
         if draft is None or node is None:
             return
         for before in self._attempts.of_element(attempt.job, attempt.element):
-            if before.try_number < attempt.try_number and not before.concluded:
+            if unproven_attempts.follows(attempt, before, draft.spec) and not before.concluded:
                 self._supersede(before, attempt.try_number)
         self._attempts.add(attempt)
         if draft.elements[attempt.element] == job_draft.PENDING:
@@ -300,15 +345,16 @@ class _Taker:
         present = self._attempts.of_element(draft.spec.name, element)
         return cycle_attempts.try_number_of(present, draft.note(element))
 
-    def _live(self, draft: job_draft.JobDraft, element: int) -> bool:
-        """Return True if the element's last known try is under way, so that it may have others."""
-        present = self._attempts.of_element(draft.spec.name, element)
-        return any(not attempt.concluded for attempt in present)
+    def _lowest_try(self, draft: job_draft.JobDraft, element: int, group: str, index: int) -> int:
+        """Return the lowest number of a try that can be newer than what is known of a task.
 
-    def _free(self, node: records.NodeRecord) -> tuple[int, ...]:
-        """Return the GPUs of a node that no known attempt has.
-
-        An attempt of which nobody knows the GPUs gets them all, so that nothing else does.
+        Tasks of a try that is under way may have others beside them. Those of an elastic gang
+        joined it one after another, each by a try of its own.
         """
-        taken = {device for one in self._attempts.of_node(node.name) for device in one.devices}
-        return tuple(gpu.index for gpu in node.inventory.gpus if gpu.index not in taken)
+        present = self._attempts.of_element(draft.spec.name, element)
+        if not any(not attempt.concluded for attempt in present):
+            return self._known_tries(draft, element) + 1
+        if draft.spec.is_elastic:
+            present = [one for one in present if (one.group, one.index) == (group, index)]
+            return max([one.try_number for one in present], default=0)
+        return self._known_tries(draft, element)

@@ -24,6 +24,17 @@ _ALIVE = (
 )
 
 
+def follows(
+    attempt: records.AttemptRecord, before: records.AttemptRecord, spec: desired.Job
+) -> bool:
+    """Return True if an attempt of an element is of a newer try, by which another one is over.
+
+    Tasks of an elastic gang join it later, by tries with higher numbers, and the others go on.
+    """
+    is_same = (attempt.group, attempt.index) == (before.group, before.index)
+    return before.try_number < attempt.try_number and (is_same or not spec.is_elastic)
+
+
 class Doubts:
     """The reasons for which an attempt can hardly be a node's.
 
@@ -46,7 +57,7 @@ class Doubts:
         self._nodes = nodes
         self._since = since
 
-    def rival(self, attempt: records.AttemptRecord) -> str:
+    def rival(self, attempt: records.AttemptRecord, spec: desired.Job) -> str:
         """Return which earlier try is alive by the word of another node; empty: none.
 
         A newer try would be the end of it, with a proof as well as without one.
@@ -55,7 +66,7 @@ class Doubts:
             node = self._nodes.get(before.node)
             is_alive = before.state in _ALIVE and not before.concluded
             is_heard = node is not None and node.last_report_at >= self._since
-            is_other = before.node != attempt.node and before.try_number < attempt.try_number
+            is_other = before.node != attempt.node and follows(attempt, before, spec)
             if is_alive and is_heard and is_other:
                 return f"try {before.try_number} is alive on {before.node}"
         return ""
@@ -65,7 +76,7 @@ class Doubts:
         node = self._nodes.get(attempt.node)
         if known_tries and attempt.try_number > known_tries + 1:
             return f"it would be try {attempt.try_number}, and {known_tries} are known"
-        if rival := self.rival(attempt):
+        if rival := self.rival(attempt, spec):
             return rival
         pool = self._structure.pools.get(node.pool) if node is not None else None
         if node is None or pool is None or pool.observe_only:

@@ -381,7 +381,8 @@ class _NodeRules:
     ) -> tuple[NodeState, str]:
         silent_at = self._silence.begins_at(node)
         never_heard = node.last_report_at == 0.0
-        busy = bool(self._attempts.of_node(node.name))
+        attempts = self._attempts.of_node(node.name)
+        busy = bool(attempts)
         if never_heard or silent_at <= self._now:
             if drain is not None and drain.gone:
                 return NodeState.GONE, f"{drain.reason}{_who(drain)}"
@@ -419,6 +420,11 @@ class _NodeRules:
             return NodeState.UNHEALTHY, black_hole_message(node)
         if node.unproven or node.unwanted:
             return NodeState.UNHEALTHY, _strays_message(node)
+        if blind := sum(bool(one.resources.gpu_milli and not one.devices) for one in attempts):
+            return NodeState.UNHEALTHY, (
+                f"its agent forgot which GPUs {quantities.counted(blind, 'task')} "
+                f"{'uses' if blind == 1 else 'use'}: nothing starts here before they end"
+            )
         if drain is not None:
             state = NodeState.DRAINING if busy else NodeState.DRAINED
             return state, drain_message(drain)

@@ -211,7 +211,7 @@ class PendingGroupBuilder:
             pending_input.pending_jobs[spec.queue] = (
                 pending_input.pending_jobs.get(spec.queue, 0) + 1
             )
-        grows = elastic_jobs.is_resizable(spec)
+        grows = elastic_jobs.is_resizable(spec) and ready is not readiness.AWAITS
         if ready.reason is not None:
             self._explain(spec.name, ready.reason_key, ready.reason)
         if not grows and not ready.elements:

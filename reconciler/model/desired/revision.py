@@ -113,11 +113,15 @@ class Recovery(msgspec.Struct, frozen=True):
         ended: keys of runs that somebody declared over; they end if nothing of them is alive.
         trusted: nodes that somebody believes without a proof: what others report without one counts
             for nothing from now on. None: nobody has said yet.
+        started: names of jobs that somebody wants to start, also if a part of a gang is alive.
+        begun: why the store may not know all that was run, once, when this begins.
     """
 
     awaiting: frozenset[str] = frozenset()
     ended: frozenset[str] = frozenset()
     trusted: frozenset[str] | None = None
+    started: frozenset[str] = frozenset()
+    begun: str = ""
 
 
 #: The words by which an internal error of Muster is named and found.

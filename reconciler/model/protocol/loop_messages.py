@@ -109,7 +109,8 @@ class Published(msgspec.Struct, frozen=True, tag="published"):
     cluster page, None if it is unchanged. ``poll_s`` goes into the answers to agents. ``events`` is
     the newest event's sequence number, so that followers see that there is something new.
     ``adopting``: nodes get no answer, because the loop does not know yet which of their work is
-    desired. ``untold``: recipients of notifications who cannot be reached.
+    desired. ``blocked``: why nothing may be led now, so that nodes get no answer at all; empty: it
+    may. ``untold``: recipients of notifications who cannot be reached.
     """
 
     epoch: int
@@ -121,6 +122,7 @@ class Published(msgspec.Struct, frozen=True, tag="published"):
     revision: str | None = None
     events: int = 0
     adopting: bool = False
+    blocked: str = ""
     untold: tuple[Untold, ...] = ()
 
 

@@ -45,10 +45,12 @@ class AdoptionState(msgspec.Struct, frozen=True, omit_defaults=True):
         awaiting: what is known of each job that waits, by name: ``new`` or ``may have run``.
         alive: names of jobs that run on nodes and were taken over.
         ended: keys of runs declared over that are not stored yet.
+        started: names of jobs that are to start, until that is stored.
         unheard: nodes that were not heard since the leader began.
         ready_at: when tasks on such nodes have ended by their leases, seconds since the epoch.
         unproven: what nodes report without a proof, until somebody has said which to believe.
         trusted: the nodes that were believed, until that is stored; None: nobody has said.
+        told: an event says that this has begun.
     """
 
     pending: bool = False
@@ -62,6 +64,8 @@ class AdoptionState(msgspec.Struct, frozen=True, omit_defaults=True):
     ready_at: float = 0.0
     unproven: tuple[ShownUnproven, ...] = ()
     trusted: tuple[str, ...] | None = None
+    told: bool = False
+    started: tuple[str, ...] = ()
 
 
 _decode_state = msgspec.msgpack.Decoder(AdoptionState).decode
@@ -72,6 +76,21 @@ def decode(body: bytes | None) -> AdoptionState:
     if not body or body == b"pending":
         return AdoptionState(pending=bool(body), why="the store was empty" if body else "")
     return _decode_state(body)
+
+
+def at_start(kept: AdoptionState, *, empty: bool, copied: bool) -> AdoptionState:
+    """Return the state with which a controller starts, before git was asked.
+
+    Args:
+        kept: as it was stored.
+        empty: the store knows no revision.
+        copied: the store is a copy of another one.
+    """
+    if copied:
+        return AdoptionState(pending=True, why="the store was restored from a copy")
+    if empty:  # nothing is in force before git has said if this is a new cluster
+        return AdoptionState(pending=True)
+    return kept
 
 
 def why_not(state: AdoptionState, now: float) -> str:

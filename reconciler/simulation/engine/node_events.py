@@ -5,7 +5,7 @@ Nothing here knows the controller.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 import msgspec
@@ -22,17 +22,22 @@ class SentAssignments(msgspec.Struct, frozen=True):
     """A node's whole set as of one cycle, and the agent process it was made for.
 
     Attributes:
+        assignments: the set; None: what runs there is left alone.
         held: attempts that must wait until their whole gang has what it needs.
         acknowledged: attempts whose ends are durable.
         asked_at: when the report was sent that this answers.
+        epoch: of the controller that sent it.
+        proofs: that these attempts are assigned to the node, by attempt.
     """
 
     incarnation: str
     version: int
-    assignments: tuple[records.AttemptRecord, ...]
+    assignments: tuple[records.AttemptRecord, ...] | None
     held: frozenset[str]
     acknowledged: tuple[str, ...]
     asked_at: float
+    epoch: int
+    proofs: Mapping[str, str]
 
 
 class NodeEvents:
@@ -95,14 +100,17 @@ class NodeEvents:
 
     def deliver(self, node: simulated_nodes.SimulatedNode, sent: SentAssignments) -> None:
         """Deliver a set to a node, unless its agent process has changed or it has a newer set."""
-        if not node.reachable or node.incarnation != sent.incarnation:
+        if not node.reachable or node.incarnation != sent.incarnation or sent.epoch < node.epoch:
             return
         now = self._time.now
         node.renewed_at = max(node.renewed_at, sent.asked_at)
         node.acknowledge(sent.acknowledged)
-        if sent.version < node.version:
+        set_number = (sent.epoch, sent.version)
+        node.epoch = sent.epoch
+        if sent.assignments is None or set_number < node.set_number:
             return
-        node.version = sent.version
+        node.set_number = set_number
+        node.take(sent.assignments, sent.proofs)
         for name, task in node.to_stop(sent.assignments, now):
             self._plan_end(node, name, task.ends_at)
         for name in node.to_go(sent.held, now):
@@ -117,6 +125,13 @@ class NodeEvents:
                 self._begin(node, attempt, now + self._timing.start_s)
         if node.news:
             self.request_report(node.name)
+
+    def ask_what_is_held(self, name: str) -> None:
+        """Let a node say with its next report what it holds."""
+        node = self.nodes[name]
+        if node.reachable:
+            node.tells_held = True
+            self.request_report(name)
 
     # -- tasks
 

@@ -8,20 +8,19 @@ optional heartbeats.
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
 
 import msgspec
 
-from reconciler.core import cycle_cache, observed_state, reconcile
+from reconciler.core import observed_state, reconcile
 from reconciler.model import desired
-from reconciler.model.state import outcome, records
+from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState
 from reconciler.model.values.resources import Resources
 from reconciler.simulation.engine import (
     faults,
     node_events,
     observer,
-    simulated_network,
+    simulated_controller,
     simulated_nodes,
     world,
 )
@@ -29,23 +28,6 @@ from reconciler.simulation.engine.event_queue import SimulationError
 
 #: The most cycles at one moment: with more the controller and its nodes have no rest.
 CYCLES_AT_ONCE_MAX = 1_000
-#: ``Settings.node_silence_s`` of a cluster whose nodes send no heartbeats: for ever.
-NEVER_SILENT_S = 10**10
-
-
-class Decide(Protocol):
-    """The controller's decision function."""
-
-    def __call__(
-        self,
-        wanted: desired.Desired,
-        observed: records.Observed,
-        now: float,
-        /,
-        *,
-        cache: cycle_cache.CycleCache | None,
-    ) -> outcome.Outcome:
-        """Decide one cycle; ``cache`` is the cache of these very records."""
 
 
 class SimulatedCluster:
@@ -60,7 +42,7 @@ class SimulatedCluster:
         observed: records.Observed | None = None,
         surroundings: world.World | None = None,
         watcher: observer.SimulationObserver | None = None,
-        decide: Decide = reconcile.reconcile,
+        decide: simulated_controller.Decide = reconcile.reconcile,
     ) -> None:
         """Create a cluster whose nodes are all up and have reported.
 
@@ -77,22 +59,19 @@ class SimulatedCluster:
         watcher = watcher or observer.NoWatcher()
         self.jobs: dict[str, desired.Job] = dict(jobs or {})
         self.cycles = 0
-        self.wake_at: float | None = None
         self._time = world.VirtualTime(now)
         self._timing = surroundings.timing
-        self._watcher: observer.SimulationObserver = watcher
-        self._decide = decide
         loaded = observed or records.Observed()
         self._generation = loaded.desired_generation + 1
-        self.memory = observed_state.ObservedState(loaded, leader_since=now)
-        self.memory.desired_generation = loaded.desired_generation
         self._events = node_events.NodeEvents(self._time, surroundings, watcher)
-        self._network = simulated_network.SimulatedNetwork(
-            self._time, self._events, surroundings.weather or faults.Weather(), self._receive
+        self._shared = simulated_controller.Surroundings(
+            self._time, self._events, surroundings.weather or faults.Weather(), watcher, decide
         )
-        self._due = True
-        self._not_before = self._still_until = -math.inf
         self.structure = structure
+        #: Those that run now. Nodes speak to the first, unless ``routes`` names another.
+        self.controllers = [self.start_controller(loaded, epoch=1)]
+        self.memory.desired_generation = loaded.desired_generation
+        self.routes: dict[str, simulated_controller.SimulatedController] = {}
         self.change_structure(structure)
         self._resume(loaded)
 
@@ -108,6 +87,16 @@ class SimulatedCluster:
                 node = self._add_node(attempt.node, capacity)
             if node is not None:
                 self._events.resume(node, attempt)
+
+    @property
+    def memory(self) -> observed_state.ObservedState:
+        """What the first controller knows."""
+        return self.controllers[0].memory
+
+    @property
+    def wake_at(self) -> float | None:
+        """When the first controller has to decide again; None: not by time alone."""
+        return self.controllers[0].wake_at
 
     @property
     def now(self) -> float:
@@ -143,7 +132,9 @@ class SimulatedCluster:
     def change_structure(self, structure: desired.Structure) -> None:
         """Put another structure in git; nodes that it adds come up."""
         if self._timing.heartbeat_s is None:
-            settings = msgspec.structs.replace(structure.settings, node_silence_s=NEVER_SILENT_S)
+            settings = msgspec.structs.replace(
+                structure.settings, node_silence_s=simulated_controller.NEVER_SILENT_S
+            )
             structure = msgspec.structs.replace(structure, settings=settings)
         # how long a provisioner takes is not known: pools are as large as they may become
         pools = {
@@ -164,25 +155,24 @@ class SimulatedCluster:
 
     def _new_desired(self) -> None:
         self._generation += 1
-        self._due = True
+        for one in self.controllers:
+            one.due = True
 
     # -- time
 
     @property
     def idle(self) -> bool:
         """True if nothing can happen except the controller waking by itself."""
-        return not (self._due or self._events.has_reports or len(self._time))
+        is_due = any(one.due for one in self.controllers)
+        return not (is_due or self._events.has_reports or len(self._time))
 
     def next_at(self) -> float | None:
         """Return the moment of the next event; None: there is none."""
         if self._events.has_reports:
             return self.now
-        moments = [at for at in (self._time.next_at(), self._next_cycle_at()) if at is not None]
+        cycles = (one.next_cycle_at() for one in self.controllers)
+        moments = [at for at in (self._time.next_at(), *cycles) if at is not None]
         return max(self.now, min(moments)) if moments else None
-
-    def _next_cycle_at(self) -> float | None:
-        at = self.now if self._due else self.wake_at
-        return None if at is None else max(at, self._not_before, self._still_until)
 
     def run(self, until: float = math.inf, *, inclusive: bool = True) -> None:
         """Run all events up to ``until``, which is then the present (if finite).
@@ -210,104 +200,83 @@ class SimulatedCluster:
         self._time.now = at
         for _ in range(CYCLES_AT_ONCE_MAX):
             self._time.run_due()
-            self._network.send_reports(
-                complete=self._timing.heartbeat_s is not None,
-                starts_are_urgent=not self._timing.start_report_within_s,
-            )
-            cycle_at = self._next_cycle_at()
-            if cycle_at is not None and cycle_at <= self.now:
-                self._cycle()
-            elif not self._events.has_reports and self._time.is_over:
+            self._send_reports()
+            if not self._cycle() and not self._events.has_reports and self._time.is_over:
                 return
         raise SimulationError(
             f"after {CYCLES_AT_ONCE_MAX} cycles at second {self.now} there is still no rest"
         )
 
-    # -- controller
+    def _send_reports(self) -> None:
+        """Let nodes report to their controllers; to one that does not run it is lost."""
+        for node in self._events.take_reporting():
+            controller = self.routes.get(node.name, self.controllers[0])
+            if node.reachable and controller in self.controllers:
+                controller.send_report(
+                    node,
+                    complete=self._timing.heartbeat_s is not None,
+                    starts_are_urgent=not self._timing.start_report_within_s,
+                )
 
-    def _cycle(self) -> None:
-        wanted = desired.Desired(
+    # -- controllers
+
+    def start_controller(
+        self,
+        loaded: records.Observed,
+        *,
+        epoch: int,
+        knowledge: simulated_controller.StoreKnowledge | None = None,
+    ) -> simulated_controller.SimulatedController:
+        """Return a controller with these records; it runs once it is in ``controllers``."""
+        return simulated_controller.SimulatedController(
+            self._shared,
+            self._timing,
+            loaded,
+            epoch=epoch,
+            wanted=self.wanted,
+            knowledge=knowledge,
+        )
+
+    def wanted(self) -> desired.Desired:
+        """Return what git asks for now."""
+        return desired.Desired(
             generation=self._generation,
             structure=self.structure,
             jobs=self.jobs,
             status=desired.SyncStatus(sync="Synced"),
         )
-        self._due = False
-        observed = self.memory.observed(*self.memory.take_input())
-        result = self._decide(wanted, observed, self.now, cache=self.memory.cache)
-        self.cycles += 1
-        self._not_before = self.now + self._timing.cycle_every_s
-        self.memory.absorb(result)
-        far = result.wake_at is not None and result.wake_at >= self.now + NEVER_SILENT_S / 2
-        self.wake_at = None if far else result.wake_at
-        self._watcher.decided(result)
-        changed: dict[str, None] = {}
-        for action in result.actions:
-            if isinstance(action, outcome.RunProvisioner):
-                continue
-            changed[action.node] = None
-            if isinstance(action, outcome.Acknowledge):
-                self._network.add_acknowledgement(action.node, action.attempt)
-        if self._timing.heartbeat_s is not None:
-            changed.update(dict.fromkeys(report.node for report in observed.reports))
-        for name in changed:
-            self._answer(name)
 
-    def _answer(self, name: str) -> None:
-        """Send a node its whole set; without faults it arrives at once."""
-        if not self._network.reaches(name):
-            return
-        if self._timing.heartbeat_s is not None:
-            self.memory.answered[name] = self.now
-        attempts = self.memory.attempts
-        assignments = tuple(attempts[a] for a in self.memory.attempts_by_node.get(name, ()))
-        held = (one.id for one in assignments if self._holds(one))
-        self._network.send_assignments(name, assignments, held)
-
-    def _receive(self, report: records.NodeReport, *, urgent: bool) -> None:
-        """Take a report; one that is not urgent waits for the next cycle, for a limited time."""
-        self.memory.add_report(msgspec.structs.replace(report, received_at=self.now))
-        if urgent:
-            self._due = True
-        else:
-            at = self.now + self._timing.start_report_within_s
-            self.wake_at = at if self.wake_at is None else min(self.wake_at, at)
-
-    def _holds(self, attempt: records.AttemptRecord) -> bool:
-        """Return True if a task must wait because one of its gang lacks what it needs."""
-        record = self.memory.jobs.get(attempt.job)
-        if record is None or not record.spec.waits_for_images:
-            return False
-        gang = self.memory.cache.by_job.get(attempt.job, {}).get(attempt.element, ())
-        others = [self.memory.attempts[name] for name in gang]
-        return any(one.lacks_image and one.try_number == attempt.try_number for one in others)
+    def _cycle(self) -> bool:
+        """Let every controller decide whose time has come. Return True if there was one."""
+        found = False
+        for one in tuple(self.controllers):
+            at = one.next_cycle_at()
+            if at is not None and at <= self.now:
+                one.cycle()
+                self.cycles += 1
+                found = True
+        return found
 
     def pause(self, seconds: float) -> None:
-        """Stop the controller; its input waits meanwhile."""
-        self._still_until = max(self._still_until, self.now + seconds)
+        """Stop the first controller; its input waits meanwhile."""
+        self.controllers[0].pause(seconds)
 
     def space_cycles(self, every_s: float) -> None:
         """Change the least time between two cycles."""
         self._timing = msgspec.structs.replace(self._timing, cycle_every_s=every_s)
+        for one in self.controllers:
+            one.timing = self._timing
 
     def hurry(self) -> None:
         """Decide on waiting input at once, however recent the last cycle was."""
-        self._not_before = self.now
+        for one in self.controllers:
+            one.hurry()
 
     def change_leader(self) -> None:
         """Let another controller go on from the stored state; reports under way to the old one are
         lost.
         """
-        held = msgspec.structs.replace(
-            self.memory.observed((), {}),
-            nominations={},
-            schedule_inputs=None,
-            desired_generation=-1,
-        )
-        self.memory = observed_state.ObservedState(held, self.now)
-        self._network.drop_acknowledgements()
-        self.wake_at = None
-        self._due = True
+        self.controllers[0].start_again()
         if self._timing.heartbeat_s is None:
             self._events.request_all_reports()
 

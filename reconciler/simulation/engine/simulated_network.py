@@ -4,12 +4,12 @@ Sets of assignments and reports go in; they arrive at once, later, twice or neve
 older agent process than the last that was heard does not arrive.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Protocol
 
 from reconciler.model.state import records
-from reconciler.simulation.engine import faults
+from reconciler.simulation.engine import faults, simulated_nodes
 from reconciler.simulation.engine.node_events import NodeEvents, SentAssignments
 from reconciler.simulation.engine.world import VirtualTime
 
@@ -17,8 +17,10 @@ from reconciler.simulation.engine.world import VirtualTime
 class Receive(Protocol):
     """The controller's function that takes a report."""
 
-    def __call__(self, report: records.NodeReport, *, urgent: bool) -> None:
-        """Take a report; ``urgent``: it needs a cycle now."""
+    def __call__(
+        self, report: records.NodeReport, proofs: Mapping[str, str], /, *, urgent: bool
+    ) -> None:
+        """Take a report, and the node's proofs by attempt; ``urgent``: it needs a cycle now."""
 
 
 class SimulatedNetwork:
@@ -53,9 +55,18 @@ class SimulatedNetwork:
         return True
 
     def send_assignments(
-        self, name: str, assignments: tuple[records.AttemptRecord, ...], held: Iterable[str]
+        self,
+        name: str,
+        assignments: tuple[records.AttemptRecord, ...] | None,
+        held: Iterable[str],
+        *,
+        epoch: int,
+        proofs: Mapping[str, str],
     ) -> None:
-        """Send a reachable node its whole set; without faults it arrives at once."""
+        """Send a reachable node its whole set; without faults it arrives at once.
+
+        None: it is left alone, and only its leases are renewed.
+        """
         node, now = self._nodes.nodes[name], self._time.now
         self._version += 1
         sent = SentAssignments(
@@ -65,6 +76,8 @@ class SimulatedNetwork:
             frozenset(held),
             tuple(self._waiting_acknowledgements.pop(name, ())),
             self._asked_at.get(name, now),
+            epoch,
+            proofs,
         )
         for delay_s in self._weather.carry():
             if delay_s:
@@ -72,25 +85,33 @@ class SimulatedNetwork:
             else:
                 self._nodes.deliver(node, sent)
 
-    def send_reports(self, *, complete: bool, starts_are_urgent: bool) -> None:
-        """Send the reports of nodes that have one."""
+    def ask_what_is_held(self, name: str) -> None:
+        """Ask a node to say with its next report what it holds."""
+        for delay_s in self._weather.carry():
+            self._time.plan(self._time.now + delay_s, partial(self._nodes.ask_what_is_held, name))
+
+    def send_report(
+        self, node: simulated_nodes.SimulatedNode, *, complete: bool, starts_are_urgent: bool
+    ) -> None:
+        """Send the report of a reachable node."""
         now = self._time.now
-        for node in self._nodes.take_reporting():
-            if not node.reachable:
-                continue
-            urgent = (
-                starts_are_urgent or not node.news or any(a not in node.tasks for a in node.news)
-            )
-            report = node.report(now, complete=complete)
-            for delay_s in self._weather.carry():
-                if delay_s:
-                    arrive = partial(self._arrive, report, node.agent, now)
-                    self._time.plan(now + delay_s, arrive)
-                else:
-                    self._arrive(report, node.agent, now, urgent=urgent)
+        urgent = starts_are_urgent or not node.news or any(a not in node.tasks for a in node.news)
+        report, proofs = node.report(now, complete=complete), dict(node.proofs)
+        for delay_s in self._weather.carry():
+            if delay_s:
+                arrive = partial(self._arrive, report, proofs, node.agent, now)
+                self._time.plan(now + delay_s, arrive)
+            else:
+                self._arrive(report, proofs, node.agent, now, urgent=urgent)
 
     def _arrive(
-        self, report: records.NodeReport, agent: int, sent_at: float, *, urgent: bool = True
+        self,
+        report: records.NodeReport,
+        proofs: Mapping[str, str],
+        agent: int,
+        sent_at: float,
+        *,
+        urgent: bool = True,
     ) -> None:
         """Deliver a report to the controller, unless a newer agent process has a session there."""
         name = report.node
@@ -98,4 +119,4 @@ class SimulatedNetwork:
             return
         self._sessions[name] = agent
         self._asked_at[name] = max(sent_at, self._asked_at.get(name, sent_at))
-        self._receive(report, urgent=urgent)
+        self._receive(report, proofs, urgent=urgent)

@@ -18,8 +18,6 @@ from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState, EndReason
 from reconciler.model.values.resources import Resources
 
-#: How many acknowledged ends a node remembers, lest a late set starts one of them again.
-FORGOTTEN_MAX = 10_000
 #: The number of SIGTERM.
 _SIGTERM = 15
 
@@ -157,12 +155,20 @@ class SimulatedNode:
         self.up = True
         self.boot = self.agent = 1
         self.sequence = 0
-        self.version = 0
+        #: The newest leader that it knows, and the newest set that it has.
+        self.epoch = 0
+        self.set_number = (0, 0)
+        #: What it was assigned last, and the proofs of that and of what it still has.
+        self.assigned: dict[str, records.AttemptRecord] = {}
+        self.proofs: dict[str, str] = {}
+        #: Whether its next report says what it holds for what is alive here.
+        self.tells_held = True
         self.renewed_at = -math.inf
         self.tasks: dict[str, SimulatedTask] = {}
         self.ended: dict[str, records.AttemptReport] = {}
         self.news: dict[str, None] = {}
-        self._forgotten: dict[str, None] = {}
+        #: Acknowledged ends, until no set contains them.
+        self._forgotten: set[str] = set()
 
     @property
     def boot_id(self) -> str:
@@ -179,12 +185,32 @@ class SimulatedNode:
         """True if messages reach it and come from it."""
         return self.up and self.connected
 
+    def list_gpus(self, memory_bytes: int) -> None:
+        """Let its inventory list its GPUs, as agents do."""
+        count = self._inventory.capacity.gpu_milli // 1000
+        gpus = tuple(
+            records.Gpu(n, f"{self.name}-gpu-{n}", "", memory_bytes, simulated=True)
+            for n in range(count)
+        )
+        self._inventory = msgspec.structs.replace(self._inventory, gpus=gpus)
+
     # -- what the controller asks for
 
     def follow(self, layouts: Iterable[desired.MigLayout]) -> None:
         """Set the MIG layouts of its devices; each is applied as soon as the device is idle."""
         self._layouts = {one.device: one.instances for one in layouts}
         self._cuts = any(not gpu.simulated for gpu in self._inventory.gpus)
+
+    def take(self, assignments: Iterable[records.AttemptRecord], proofs: Mapping[str, str]) -> None:
+        """Keep what it was assigned, and the proofs of that and of what it still has."""
+        self.assigned = {one.id: one for one in assignments}
+        self._forgotten &= self.assigned.keys()
+        kept = {
+            name: proof
+            for name, proof in self.proofs.items()
+            if name in self.tasks or name in self.ended
+        }
+        self.proofs = {**kept, **proofs}
 
     def _turn(self) -> bool:
         """Apply layouts to idle devices; return True if its devices changed."""
@@ -199,10 +225,8 @@ class SimulatedNode:
     def acknowledge(self, attempts: Iterable[str]) -> None:
         """Forget ends that are durable elsewhere."""
         for attempt in attempts:
-            if self.ended.pop(attempt, None) is not None:
-                self._forgotten[attempt] = None
-                if len(self._forgotten) > FORGOTTEN_MAX:
-                    del self._forgotten[next(iter(self._forgotten))]
+            if self.ended.pop(attempt, None) is not None and attempt in self.assigned:
+                self._forgotten.add(attempt)
 
     def to_start(
         self, assignments: Iterable[records.AttemptRecord], now: float
@@ -317,6 +341,8 @@ class SimulatedNode:
         """Start another agent process; its tasks outlive that."""
         self.agent += 1
         self.sequence = 0
+        self.assigned = {}  # only proofs are on disk
+        self.tells_held = True
 
     def _told_end(
         self, attempt: records.AttemptRecord, task: SimulatedTask | None, now: float, why: EndReason
@@ -352,6 +378,7 @@ class SimulatedNode:
                 elif name in self.tasks:
                     told.append(self._of_task(name, self.tasks[name], now))
         self.news.clear()
+        held, self.tells_held = (self._held() if self.tells_held else None), False
         return records.NodeReport(
             node=self.name,
             boot_id=self.boot_id,
@@ -361,7 +388,32 @@ class SimulatedNode:
             attempts=tuple(told),
             complete=complete,
             inventory=self._inventory if complete or is_news or self.sequence == 1 else None,
+            held=held,
         )
+
+    def _held(self) -> tuple[records.HeldAttempt, ...]:
+        """Return what it holds for each attempt that is alive here."""
+        found = []
+        for name in self.tasks:
+            given = self.assigned.get(name)
+            if given is None:
+                found.append(records.HeldAttempt(name, assigned=False))
+                continue
+            found.append(
+                records.HeldAttempt(
+                    name,
+                    boot_id=given.boot_id,
+                    devices=given.devices,
+                    rank=given.rank,
+                    lease_s=None if given.lease_s is None else float(given.lease_s),
+                    grace_s=given.grace_s,
+                    mig_profile=given.mig_profile,
+                    instances=given.instances,
+                    saves_every_s=given.saves_every_s,
+                    stop=given.stop,
+                )
+            )
+        return tuple(found)
 
     def _of_task(self, name: str, task: SimulatedTask, now: float) -> records.AttemptReport:
         state = AttemptState.STOPPING if task.told else AttemptState.RUNNING

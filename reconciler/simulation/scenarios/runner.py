@@ -13,7 +13,7 @@ import msgspec
 
 from reconciler.core import reconcile
 from reconciler.model.state.states import AttemptState
-from reconciler.simulation.engine import simulated_cluster, world
+from reconciler.simulation.engine import simulated_cluster, simulated_controller, world
 from reconciler.simulation.scenarios import builder, scenario_validation
 from reconciler.simulation.scenarios.schema import ExpectedOutcome, Scenario
 
@@ -68,7 +68,7 @@ def run(scenario: Scenario) -> ScenarioVerdict:
 
 
 def begun(
-    situation: builder.ScenarioStart, decide: simulated_cluster.Decide = reconcile.reconcile
+    situation: builder.ScenarioStart, decide: simulated_controller.Decide = reconcile.reconcile
 ) -> simulated_cluster.SimulatedCluster:
     """Return the cluster of a situation at its beginning; later jobs come by themselves.
 

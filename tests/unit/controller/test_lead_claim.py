@@ -64,7 +64,7 @@ class Bed:
     def start(self, place: str = "p", epoch: int = 1) -> lead_claim.LeadClaim:
         """Start a controller with the store ``ours``, and let it begin."""
         self.claim = lead_claim.LeadClaim(
-            self.opened,
+            lead_records.RecordPlace(self.opened),
             OURS._replace(place=place, epoch=epoch),
             kept_lease.KeptLease(self.state, place, lambda: self.boot),
             cycle=lambda: 5,
@@ -285,3 +285,41 @@ def test_the_loop_counts_records_that_were_restored() -> None:
     for lost in (0, 1, 2):
         counters.look(metrics.RepositoryLook("synced", 1.0, 0.1, lead_records_lost=lost))
     assert counters.lead_records_lost == 3
+
+
+def test_who_waited_leads_above_the_last_epoch_of_the_other_and_only_with_the_record(
+    bed: Bed,
+) -> None:
+    """The other one has started again meanwhile, and agents know its newer epoch."""
+    bed.push_foreign()
+    bed.start()
+    assert bed.verdicts[-1].above == 9
+    for epoch in (20, 30):
+        bed.push_foreign(epoch=epoch)
+        bed.keep(lead_claim.LOOK_EVERY_S)
+        assert bed.is_blocked()
+    bed.keep(lead_claim.LEASE_S)
+    assert (bed.is_blocked(), bed.verdicts[-1].above) == (False, 30)
+    assert bed.leader() == "ours"
+    record, _ = lead_records.read(bed.opened)
+    assert record is not None
+    assert record.epoch == 31
+
+
+def test_of_two_that_wait_for_the_same_end_one_leads(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed.push_foreign()
+    bed.start()
+    bed.keep(lead_claim.LOOK_EVERY_S)
+    write = lead_records.write
+
+    def late(*arguments: object) -> str:
+        monkeypatch.setattr(lead_records, "write", write)
+        bed.push_foreign(store="a third")
+        return write(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(lead_records, "write", late)
+    bed.keep(lead_claim.LEASE_S)
+    assert bed.is_blocked()
+    assert bed.leader() == "a third"

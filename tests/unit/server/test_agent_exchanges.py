@@ -99,6 +99,17 @@ def test_without_the_loop_nothing_renews() -> None:
     assert around.refused().retry_after_s == agent_sync.ADOPT_RETRY_AFTER_S
 
 
+def test_who_waits_for_another_leader_answers_no_node() -> None:
+    """Its answer would renew leases that the other one gives up, and raise the node's epoch."""
+    around = Surroundings()
+    asyncio.run(around.answer(accepts_unrenewed=True))
+    around.reports.clear()
+    around.published = msgspec.structs.replace(READY, adopting=True, blocked="another leads")
+    failure = around.refused(accepts_unrenewed=True)
+    assert (failure.status, failure.message) == (503, "another leads")
+    assert around.reports == []
+
+
 def test_a_node_too_many_is_told_to_come_much_later() -> None:
     around = Surroundings()
     around.is_full = True

@@ -207,6 +207,87 @@ def test_a_newer_try_with_a_proof_follows_one_that_was_not_heard() -> None:
     assert bed.on("a") == {bed.id_of("a", 4): "n1"}
 
 
+def _elastic() -> desired.Job:
+    spec = job("a", count=3)
+    groups = (msgspec.structs.replace(spec.groups[0], minimum=1),)
+    return msgspec.structs.replace(spec, groups=groups)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_tasks_that_joined_an_elastic_gang_later_are_taken_over_beside_the_others(
+    order: tuple[int, ...],
+) -> None:
+    bed = Recovering("a")
+    bed.world.commit(_elastic())
+    bed.cycle()
+    held = {bed.id_of("a", number=tries, index=n): f"n{n}" for n, tries in enumerate((1, 4, 2))}
+    told = list(held.items())
+    for n in order:
+        attempt, node = told[n]
+        bed.tell(node, runs(attempt), proven=True)
+    assert bed.on("a") == held
+    bed.tell("n0", runs(told[0][0]), runs(bed.id_of("a", number=3, index=1)), proven=True)
+    assert bed.on("a") == held, "a newer try of the same task is known"
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_a_gang_of_which_a_part_is_known_is_tried_again_only_if_somebody_says_so(
+    *, chosen: bool
+) -> None:
+    bed = Recovering("a", count=2)
+    bed.tell("n0", runs(bed.id_of("a")), proven=True)
+    started = frozenset({"a"} if chosen else ())
+    bed.recovery = desired.Recovery(trusted=frozenset(), started=started)
+    bed.cycle()
+    (stop,) = [bed.world.memory.attempts[name].stop for name in bed.on("a")]
+    assert (stop is not None) is chosen
+
+
+def test_nothing_starts_beside_a_task_whose_gpus_its_agent_has_forgotten() -> None:
+    bed = Recovering("a", gpu=1)
+    forgotten = bed.id_of("a")
+    report = msgspec.structs.replace(
+        bed.world.nodes["n0"].report(bed.world.now),
+        attempts=(runs(forgotten),),
+        sequence=99,
+        held=(records.HeldAttempt(forgotten, assigned=False),),
+        proven=(forgotten,),
+    )
+    bed.world.memory.add_report(report)
+    bed.cycle()
+    node = bed.world.memory.nodes["n0"]
+    assert (node.state.value, bed.on("a")) == ("Unhealthy", {forgotten: "n0"})
+    assert "forgot which GPUs 1 task uses" in node.message
+
+
+def test_a_run_that_follows_one_which_the_store_believes_alive_is_not_ended() -> None:
+    """The store is older than the end of the first run. It learns of both in one cycle."""
+    bed = Recovering("a", "b")
+    bed.tell("n0", runs(bed.id_of("a")), proven=True)
+    bed.world.memory.leader_since = bed.world.now + 1
+    bed.world.now += 5
+    bed.world.commit(job("a", run=2))
+    second = bed.id_of("a").replace("a.1.", "a.2.")
+    bed.tell("n1", runs(second), proven=True)
+    assert bed.unproven("n1") == [
+        (second, "the store knows an earlier run of its job that is not over")
+    ]
+    update = bed.world.engine.update("n1", bed.world.structure, bed.world.memory)
+    assert update.payload == b"", "no set makes it end what it runs"
+    bed.tell("n0", proven=True)
+    bed.cycle()
+    bed.settle("n1")
+    assert bed.on("a") == {second: "n1"}
+
+
+def test_the_begin_is_an_event() -> None:
+    bed = Recovering("a")
+    bed.recovery = desired.Recovery(frozenset({"a"}), begun="it was restored")
+    said = [one for one in bed.cycle().events if one.kind == "StoreFromThePast"]
+    assert len(said) == 1
+    assert said[0].message.startswith("it was restored; what ended since")
+
+
 def test_a_try_far_behind_the_known_one_is_doubted() -> None:
     bed = Recovering("a")
     bed.tell("n1", runs(bed.id_of("a")), proven=True)

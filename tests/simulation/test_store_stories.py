@@ -1,0 +1,33 @@
+"""Stories of stores that are restored, lost, or led beside another one."""
+
+import pytest
+
+from tests.simulation import shrinking, store_stories, store_telling, telling
+
+SEEDS = 12
+PARTS = 4
+#: Stories in which a fault was found, by what was wrong.
+FOUND = {
+    "an elastic gang grew where a part of it was not heard of yet": 42,
+    "a controller that had to wait renewed leases of nodes of the one that led": 56,
+    "what was submitted meanwhile waited after another start": 26,
+    "a controller that had waited led in an epoch below that of the one before it": 47,
+    "the same, after a crash of the one that led": 18,
+    "a GPU of a task whose agent had forgotten it counted as free": 6,
+    "a task was ended as unknown": 34,
+}
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_store_ends_work_or_starts_it_twice(part: int) -> None:
+    for seed in range(part, SEEDS, PARTS):
+        plan = store_stories.draw(seed)
+        try:
+            store_telling.tell(plan)
+        except telling.BrokenError as error:
+            pytest.fail(f"seed {seed}: {error}\n{shrinking.text(plan)}")
+
+
+@pytest.mark.parametrize("seed", FOUND.values(), ids=list(FOUND))
+def test_what_was_found_once_does_not_come_back(seed: int) -> None:
+    store_telling.tell(store_stories.draw(seed))

@@ -1,0 +1,163 @@
+"""What an adoption withholds, and when it is over, as records of leaders and nodes say."""
+
+import itertools
+from typing import Any
+
+import msgspec
+import pytest
+
+from reconciler.controller import adoption, lead_claim
+from reconciler.core import observed_state
+from reconciler.model import desired
+from reconciler.model.protocol import loop_messages
+from reconciler.model.state import adoption_state, records
+from reconciler.model.state.states import ELEMENT_CODE, JobState, NodeState
+from tests.simulation.test_invariants import attempt
+from tests.unit.core.world import World, job
+
+NOW = 1_000_000.0
+
+
+class Adopting:
+    """A store from the past, a cluster of two nodes, and what was heard."""
+
+    def __init__(self, *jobs: desired.Job, **kept: Any) -> None:
+        self.world = World(nodes=2, settings=desired.ClusterSettings(lease_s=60))
+        self.memory = observed_state.ObservedState(records.Observed(), leader_since=NOW)
+        state = adoption_state.AdoptionState(**({"pending": True, "why": "a copy"} | kept))
+        self.adopting = adoption.Adoption(state, self.memory, itertools.count(-3, -1))
+        self.wanted = desired.Desired(1, self.world.structure, {one.name: one for one in jobs})
+        for one in jobs:
+            waits = bytes([ELEMENT_CODE[JobState.PENDING]]) * one.element_count
+            self.memory.jobs[one.name] = records.JobRecord(one, JobState.PENDING, waits, NOW)
+
+    def hear(self, *nodes: str) -> None:
+        for name in nodes:
+            self.memory.nodes[name] = records.NodeRecord(
+                name, NodeState.READY, "pool", last_report_at=NOW + 1
+            )
+
+    def runs(self, spec: desired.Job, index: int, node: str, **changes: Any) -> None:
+        one = attempt(spec, index, node, **changes)
+        self.memory.attempts[one.id] = one
+        live = bytes([ELEMENT_CODE[JobState.RUNNING]]) * spec.element_count
+        record = records.JobRecord(spec, JobState.RUNNING, live, NOW)
+        self.memory.jobs[spec.name] = record
+
+    def withheld(self) -> set[str]:
+        recovery = self.adopting.in_force(self.wanted).recovery
+        return set(recovery.awaiting) if recovery is not None else set()
+
+
+def elastic(name: str, **changes: Any) -> desired.Job:
+    spec = job(name, count=2, lease_s=60, **changes)
+
+    groups = (msgspec.structs.replace(spec.groups[0], minimum=1),)
+    return msgspec.structs.replace(spec, groups=groups)
+
+
+@pytest.mark.parametrize("made", [elastic, lambda name: job(name, count=2, lease_s=60)])
+def test_a_gang_waits_while_a_part_of_it_may_run_on_a_node_that_was_not_heard(made: Any) -> None:
+    """It would grow, or start the missing task again, beside the one that nobody has heard of."""
+    spec = made("gang")
+    bed = Adopting(spec)
+    bed.adopting.in_force(bed.wanted)
+    bed.hear("n0")
+    bed.runs(spec, 0, "n0")
+    bed.adopting.look(bed.wanted, NOW + 2)
+    assert bed.withheld() == {"gang"}
+    bed.hear("n1")
+    bed.runs(spec, 1, "n1")
+    bed.adopting.look(bed.wanted, NOW + 3)
+    assert (bed.withheld(), bed.adopting.pending) == (set(), False)
+
+
+@pytest.mark.parametrize(("lease_s", "is_over"), [(60, True), (None, False)])
+def test_what_an_elastic_gang_lacks_is_waited_for_as_long_as_it_may_run(
+    lease_s: int | None, *, is_over: bool
+) -> None:
+
+    spec = msgspec.structs.replace(elastic("gang"), lease_s=lease_s)
+    bed = Adopting(spec)
+    bed.adopting.in_force(bed.wanted)
+    bed.hear("n0")
+    bed.runs(spec, 0, "n0")
+    bed.adopting.look(bed.wanted, bed.adopting.state.ready_at + 1)
+    assert bed.adopting.pending is not is_over
+
+
+def test_a_job_of_which_a_node_reports_tasks_without_a_proof_waits() -> None:
+    spec = elastic("gang")
+    bed = Adopting(spec)
+    bed.adopting.in_force(bed.wanted)
+    bed.hear("n0", "n1")
+    bed.runs(spec, 0, "n0")
+    other = attempt(spec, 1, "n1")
+    told = records.AttemptReport(other.id, other.state)
+    bed.memory.nodes["n1"] = records.NodeRecord(
+        "n1",
+        NodeState.UNHEALTHY,
+        "pool",
+        last_report_at=NOW + 1,
+        unproven=(records.UnprovenAttempt(told),),
+    )
+    bed.adopting.look(bed.wanted, NOW + 2)
+    assert bed.withheld() == {"gang"}
+
+
+def test_while_another_leads_nothing_is_known_and_no_lease_ends() -> None:
+    """What it starts meanwhile may run when its lead is over, whatever was new at first."""
+    first, later = job("first"), job("later")
+    bed = Adopting(first)
+    bed.adopting.judge(lead_claim.LeadVerdict("another led", "another leads", "us"))
+    assert bed.withheld() == {"first"}
+    bed.adopting.begin(NOW + 5000)
+    assert bed.memory.leader_since == NOW + 5000
+    jobs = {"first": first, "later": later}
+    bed.wanted = desired.Desired(2, bed.world.structure, jobs)
+    bed.adopting.judge(lead_claim.LeadVerdict("another led", "", "us"))
+    bed.adopting.begin(NOW + 5001)
+    assert bed.withheld() == {"first", "later"}
+    bed.adopting.begin(NOW + 6000)
+    assert bed.memory.leader_since == NOW + 5001, "now nodes are waited for"
+
+
+def test_before_git_is_read_everything_may_have_run() -> None:
+    bed = Adopting(job("first"))
+    bed.wanted = desired.Desired(-1, bed.world.structure, bed.wanted.jobs)
+    assert bed.withheld() == {"first"}
+
+
+def test_what_was_submitted_meanwhile_stays_new_after_another_start() -> None:
+    kept = adoption_state.AdoptionState(
+        pending=True, why="a copy", known=True, awaiting={"old": "may have run"}, ready_at=NOW + 9
+    )
+    begun = adoption_state.at_start(kept, empty=False, copied=False)
+    bed = Adopting(job("old"), job("new"), **{f: getattr(begun, f) for f in kept.__struct_fields__})
+    assert bed.withheld() == {"old"}
+    assert bed.adopting.state.ready_at == NOW + 9
+
+
+def test_the_begin_is_said_once() -> None:
+    bed = Adopting(job("first"))
+    said = []
+    for _ in range(3):
+        recovery = bed.adopting.in_force(bed.wanted).recovery
+        assert recovery is not None
+        said.append(recovery.begun)
+        bed.adopting.note_stored()
+    assert said == ["a copy", "", ""]
+
+
+def test_who_is_to_start_is_told_once() -> None:
+    bed = Adopting(job("first"), job("second"))
+    bed.adopting.in_force(bed.wanted)
+    bed.hear("n0", "n1")
+    bed.adopting.look(bed.wanted, NOW + 2)
+    choice = loop_messages.Adopt(("first",), everything=False)
+    assert bed.adopting.choose(choice, bed.wanted, NOW + 3)
+    recovery = bed.adopting.in_force(bed.wanted).recovery
+    assert recovery is not None
+    assert recovery.started == {"first"}
+    bed.adopting.note_stored()
+    assert bed.adopting.in_force(bed.wanted).recovery is None
