@@ -24,7 +24,8 @@ class Adopting:
     def __init__(self, *jobs: desired.Job, **kept: Any) -> None:
         self.world = World(nodes=2, settings=desired.ClusterSettings(lease_s=60))
         self.memory = observed_state.ObservedState(records.Observed(), leader_since=NOW)
-        state = adoption_state.AdoptionState(**({"pending": True, "why": "a copy"} | kept))
+        values: dict[str, Any] = {"pending": True, "why": "a copy", **kept}
+        state = adoption_state.AdoptionState(**values)
         self.adopting = adoption.Adoption(state, self.memory, itertools.count(-3, -1))
         self.wanted = desired.Desired(1, self.world.structure, {one.name: one for one in jobs})
         for one in jobs:
@@ -105,10 +106,13 @@ def test_a_job_of_which_a_node_reports_tasks_without_a_proof_waits() -> None:
     assert bed.withheld() == {"gang"}
 
 
-def test_while_another_leads_nothing_is_known_and_no_lease_ends() -> None:
+@pytest.mark.parametrize(("known", "pending"), [(False, True), (True, True), (True, False)])
+def test_while_another_leads_nothing_is_known_and_no_lease_ends(
+    *, known: bool, pending: bool
+) -> None:
     """What it starts meanwhile may run when its lead is over, whatever was new at first."""
     first, later = job("first"), job("later")
-    bed = Adopting(first)
+    bed = Adopting(first, known=known, pending=pending, awaiting={"old": "may have run"})
     bed.adopting.judge(lead_claim.LeadVerdict("another led", "another leads", "us"))
     assert bed.withheld() == {"first"}
     bed.adopting.begin(NOW + 5000)
