@@ -27,7 +27,7 @@ _LIVE = frozenset({ELEMENT_CODE[JobState.STARTING], ELEMENT_CODE[JobState.RUNNIN
 
 
 class _IsOver(NamedTuple):
-    """What need not be waited for any more: every node was ``heard``, or ``leases`` have ended."""
+    """The waits that are over: every node was ``heard``, or ``leases`` have ended."""
 
     heard: bool
     leases: bool

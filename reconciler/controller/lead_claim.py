@@ -123,8 +123,8 @@ def judge(
     )
 
 
-class RecordPlace(Protocol):
-    """Where the record is; see ``lead_records.RecordPlace``."""
+class LeadPlace(Protocol):
+    """A place where the record is; see ``lead_records.RecordPlace``."""
 
     @property
     def name(self) -> str:
@@ -157,7 +157,7 @@ class LeadClaim:
 
     def __init__(
         self,
-        place: RecordPlace,
+        place: LeadPlace,
         led: LedBy,
         lease: kept_lease.KeptLease,
         *,

@@ -341,6 +341,11 @@ def _strays_message(node: records.NodeRecord) -> str:
     return f"{len(node.unwanted)} abandoned tasks still run, such as {node.unwanted[0]}"
 
 
+def _lacks_devices(attempt: records.AttemptRecord) -> bool:
+    """Return True if a task uses GPUs, or instances of them, of which nobody knows which."""
+    return bool(attempt.resources.gpu_milli and not (attempt.devices or attempt.instances))
+
+
 class _NodeRules:
     """The rules for the states of nodes.
 
@@ -420,7 +425,7 @@ class _NodeRules:
             return NodeState.UNHEALTHY, black_hole_message(node)
         if node.unproven or node.unwanted:
             return NodeState.UNHEALTHY, _strays_message(node)
-        if blind := sum(bool(one.resources.gpu_milli and not one.devices) for one in attempts):
+        if blind := sum(_lacks_devices(one) for one in attempts):
             return NodeState.UNHEALTHY, (
                 f"its agent forgot which GPUs {quantities.counted(blind, 'task')} "
                 f"{'uses' if blind == 1 else 'use'}: nothing starts here before they end"

@@ -90,7 +90,7 @@ class SimulatedCluster:
 
     @property
     def memory(self) -> observed_state.ObservedState:
-        """What the first controller knows."""
+        """The records of the first controller."""
         return self.controllers[0].memory
 
     @property

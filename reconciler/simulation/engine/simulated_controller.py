@@ -42,7 +42,7 @@ class Decide(Protocol):
 
 
 class StoreKnowledge(Protocol):
-    """What a controller knows of its own store: the adoption, and the key of proofs."""
+    """The knowledge of a controller of its own store: the adoption, and the key of proofs."""
 
     @property
     def asks(self) -> bool:
@@ -72,7 +72,7 @@ class StoreKnowledge(Protocol):
 
 
 class Surroundings(msgspec.Struct, frozen=True):
-    """What the controllers of a simulation share."""
+    """The parts that the controllers of a simulation share."""
 
     time: world.VirtualTime
     events: node_events.NodeEvents
