@@ -325,13 +325,7 @@ def _lead(
     place = lead_claim.lock_place(options.state)
     led = lead_claim.LedBy(identity, epoch, store.cycle, packed is None, host, place)
     lease = kept_lease.KeptLease(options.state, place)
-    watcher.claim = lead_claim.LeadClaim(
-        lead_records.RecordPlace(repository),
-        led,
-        lease,
-        cycle=lambda: store.cycle,
-        tell=inbox.put_verdict,
-    )
+    watcher.claim = _claim(lead_records.RecordPlace(repository), led, lease, store, inbox)
     provisioner = _provisioner(options, inbox)
     loop = control_loop.Loop(
         led=sql_store.LedStore(store, epoch),
@@ -367,6 +361,19 @@ def _lead(
         loop.run()
     finally:
         _end(server, watcher, notifier, provisioner)
+
+
+def _claim(
+    record: lead_records.RecordPlace,
+    led: lead_claim.LedBy,
+    lease: kept_lease.KeptLease,
+    store: sql_store.Store,
+    inbox: loop_inbox.Inbox,
+) -> lead_claim.LeadClaim:
+    """Return what tells git that a store leads."""
+    return lead_claim.LeadClaim(
+        record, led, lease, cycle=lambda: store.cycle, tell=inbox.put_verdict
+    )
 
 
 def _end(
