@@ -191,7 +191,7 @@ def test_a_changed_inventory_a_failed_device_and_another_driver(site: Site) -> N
     row = site.row("gpu-failed")
     assert (row["severity"], row["wanted"], row["found"]) == ("critical", "ok", "missing")
     rows = site.get("/v1/drift", kind="node-inventory", node="virtual-0")["items"]
-    assert [(one["wanted"], one["found"]) for one in rows] == [("2", "1 GPU")]
+    assert not rows, "one device is one difference"
     site.scene("virtual-0", driver_version="535.104.05")
     row = site.row("node-driver")
     assert (row["wanted"], row["found"]) == ("550", "535.104.05")

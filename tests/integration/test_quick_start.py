@@ -1,5 +1,6 @@
 """The quick start of the README does what it shows."""
 
+import json
 import re
 import subprocess
 import sys
@@ -40,8 +41,20 @@ def lines(text: str) -> set[str]:
     return {" ".join(VARIES.sub("…", line).split()) for line in text.splitlines() if line.strip()}
 
 
+def _until_all_nodes_are_ready(cluster: test_up.Up) -> None:
+    """Wait as a person does who types: with one node of two, the smaller job would start first."""
+    give_up_at = time.monotonic() + LONG_S
+    states: list[str] = []
+    while states != ["Ready", "Ready"]:
+        assert time.monotonic() < give_up_at, states
+        told = json.loads(test_up.muster(cluster.folder, "nodes", "-o", "json").stdout)
+        states = [node["state"] for node in told["items"]]
+        time.sleep(0.2)
+
+
 @pytest.mark.slow
 def test_the_readme_shows_what_happens(up: test_up.Up) -> None:  # noqa: F811
+    _until_all_nodes_are_ready(up)
     for command, shown in turns():
         give_up_at = time.monotonic() + LONG_S
         while True:

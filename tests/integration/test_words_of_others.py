@@ -69,6 +69,7 @@ CALLS = {
     "overrides": [["overrides"], ["overrides", "-o", "yaml"]],
     "top": [["top", "--once"], ["top", "-o", "yaml"]],
     "report": [["report", "usage"], ["report", "usage", "--by", "user", "-o", "csv"]],
+    "accounting": [["accounting", f"no/{EVIL}/x"], ["accounting", "--from", f"x{EVIL}", "x"]],
     "plot": [["plot", "runs"], ["plot", "runs", "--metric", f"x{EVIL}"]],
     "wait": [["wait", "runs"], ["wait", f"x{EVIL}"]],
     "validate": [["validate", "."], ["validate", ".", "-o", "json"]],

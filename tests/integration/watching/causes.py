@@ -227,8 +227,7 @@ def silent(scene: Scene) -> Iterator[None]:
 
 @contextmanager
 def short_of_gpus(scene: Scene) -> Iterator[None]:
-    lost = f"return:* 1 {standin.GPU_IS_LOST}"
-    standin.write(scene.site.situation, [lost, *standin.machine(2)])
+    standin.write(scene.site.situation, standin.machine(1))
     yield
     standin.write(scene.site.situation, standin.machine(2))
 
