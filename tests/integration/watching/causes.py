@@ -226,10 +226,10 @@ def silent(scene: Scene) -> Iterator[None]:
 
 
 @contextmanager
-def short_of_gpus(scene: Scene) -> Iterator[None]:
-    standin.write(scene.site.situation, standin.machine(1))
+def short_of_cpus(scene: Scene) -> Iterator[None]:
+    scene.bed.commit({"h200.yaml": sites.POOL.replace("{cpu: 1,", "{cpu: 10000,")})
     yield
-    standin.write(scene.site.situation, standin.machine(2))
+    scene.bed.commit({"h200.yaml": sites.POOL})
 
 
 @contextmanager
@@ -508,7 +508,7 @@ CAUSES: dict[str, tuple[str, Cause]] = {
     "node-undeclared": ("MusterNodeUndeclared", undeclared),
     "node-missing": ("MusterNodeMissing", missing),
     "node-silent": ("MusterNodeSilent", silent),
-    "node-inventory": ("MusterNodeInventoryDiffers", short_of_gpus),
+    "node-inventory": ("MusterNodeInventoryDiffers", short_of_cpus),
     "node-driver": ("MusterNodeDriverDiffers", another_driver),
     "node-mig": ("MusterMigLayoutDiffers", split_by_mig),
     "node-labels": ("MusterNodeLabelsDiffer", other_labels),
