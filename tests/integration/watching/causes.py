@@ -494,6 +494,8 @@ def submitted_behind_git(scene: Scene) -> Iterator[None]:
         api.post("/v1/jobs", content=document.encode(), kind="application/yaml")
         yield
     scene.bed.until(lambda: scene.bed.get("/v1/sync")["sync"]["submissions"]["waiting"] == 0)
+    # the controller has committed it: what is pushed from the clone comes behind that
+    scene.bed.git("pull", "--quiet", "--rebase", folder=scene.bed.clone)
 
 
 @contextmanager
