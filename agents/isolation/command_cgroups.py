@@ -124,7 +124,7 @@ class CommandCgroups:
         Raises:
             CommandRefusedError: they cannot be made, or too much is left of earlier commands.
         """
-        limits = limits or CommandLimits(MEMORY_BYTES_MAX)
+        limits = limits or USER_LIMITS
         if name:
             self.end(owner, name)
         with self._lock:

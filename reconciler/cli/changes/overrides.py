@@ -123,8 +123,7 @@ def overrides(
     """List overrides: emergency changes outside git.
 
     Emergency changes made while git was unavailable, until committed or expired, and submissions
-    that wait for git. `muster overrides
-    clear` ends one.
+    that wait for git. `muster overrides clear` ends one.
 
     Example: muster overrides -o json
     """

@@ -25,7 +25,8 @@ class AttemptRow(msgspec.Struct, frozen=True):
 
     Times are RFC 3339 in UTC. A field is None if it is not known or does not apply: ``started``,
     ``waited_s`` and ``ran_s`` of an attempt that never ran, what belongs to a run that the store
-    has forgotten, the model of GPUs of a node that is gone.
+    has forgotten, the model of GPUs of a node that is gone, and measured use for readers who may
+    not read the job.
     """
 
     attempt: str
@@ -57,10 +58,10 @@ class AttemptRow(msgspec.Struct, frozen=True):
     exit_code: int | None
     signal: int | None
     gpu_seconds: float
-    used_cpu_s: float
-    max_memory_bytes: int
-    read_bytes: int
-    written_bytes: int
+    used_cpu_s: float | None
+    max_memory_bytes: int | None
+    read_bytes: int | None
+    written_bytes: int | None
     labels: str
 
 
@@ -160,6 +161,13 @@ def row_of(
         labels=msgspec.json.encode(
             job.spec.labels if job is not None else {}, order="sorted"
         ).decode(),
+    )
+
+
+def without_use(row: AttemptRow) -> AttemptRow:
+    """Return a row without what was measured of its task."""
+    return msgspec.structs.replace(
+        row, used_cpu_s=None, max_memory_bytes=None, read_bytes=None, written_bytes=None
     )
 
 

@@ -1,8 +1,8 @@
 """``/v1/accounting/attempts``: the table of ended attempts, a day at a time, in pages."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from litestar import get
+from litestar import Request, get
 from litestar.di import NamedDependency
 from litestar.params import Parameter
 
@@ -35,18 +35,25 @@ _After = Annotated[
 def attempts(
     *,
     day: _Day,
+    request: Request[Any, Any, Any],
     store: NamedDependency[ServerStore],
     link: NamedDependency[LinkClient],
     limit: _Rows = attempt_rows.PAGE_ROWS_MAX,
     after: _After = None,
 ) -> envelopes.AttemptRows:
-    """Return attempts by their end: those that are concluded, with all tasks of their element."""
+    """Return attempts by their end: those that are concluded, with all tasks of their element.
+
+    Measured use of other people's tasks is null without the right `read`.
+    """
+    rights = queries.rights_of(store.reader, request)
     try:
         found = attempt_rows.page(store.reader, day, after or "", limit)
     except ValueError as error:
         raise errors.Failure(400, f"day or after: {error}") from None
     return envelopes.AttemptRows(
-        items=found.rows, next=found.next or None, **envelopes.head(link.published)
+        items=[rights.attempt_row(one) for one in found.rows],
+        next=found.next or None,
+        **envelopes.head(link.published),
     )
 
 

@@ -10,6 +10,7 @@ from reconciler.model import desired
 from reconciler.model.policy import access, queue_paths
 from reconciler.model.state import identifiers, records
 from reconciler.model.values import times
+from reconciler.operations.reports import attempt_rows
 from reconciler.operations.views import job_views, unread_views, view_types
 from reconciler.server import errors
 from reconciler.server.auth import authorization, tokens
@@ -93,6 +94,15 @@ class ReadRights:
     def job(self, of: view_types.JobView) -> view_types.JobView:
         """Return as much of a job as the caller may read."""
         return unread_views.job_view(of) if self.why_not(of.name, of.queue, of.owner) else of
+
+    def attempt_row(self, of: attempt_rows.AttemptRow) -> attempt_rows.AttemptRow:
+        """Return as much of a row as the caller may read; of a run that is forgotten no use."""
+        if self.everything:
+            return of
+        is_known = of.queue is not None and of.owner is not None
+        if not is_known or self.why_not(of.job, of.queue or "", of.owner or ""):
+            return attempt_rows.without_use(of)
+        return of
 
     def events(self, of: Iterable[view_types.EventView]) -> list[view_types.EventView]:
         """Return as much of events as the caller may read."""

@@ -8,6 +8,7 @@ from reconciler.model.observed import task_reports, task_usage
 from reconciler.model.policy import access
 from reconciler.model.state import events, records
 from reconciler.model.state.states import AttemptState, JobState
+from reconciler.operations.reports import attempt_rows
 from reconciler.operations.views import attempt_views, job_views
 from reconciler.server import errors
 from reconciler.server.auth import authorization, read_rights, tokens
@@ -114,6 +115,30 @@ def test_while_nobody_knows_the_rules_everybody_reads_the_own_jobs() -> None:
     bed = Bed(in_force=False)
     assert bed.why_not("eve") == authorization.NOTHING_IN_FORCE
     assert bed.why_not("ada") == ""
+
+
+@pytest.mark.parametrize(
+    ("who", "queue", "reads"),
+    [("ada", "words", True), ("eve", "words", False), ("lead", "images", True)],
+)
+def test_measured_use_in_the_table_of_attempts_takes_the_right(
+    who: str, queue: str, *, reads: bool
+) -> None:
+    bed = Bed(queue=queue)
+    attempt = samples.attempt(bed.record, state=AttemptState.ENDED, exit_code=0)
+    row = attempt_rows.row_of(attempt, bed.record, None)
+    shown = bed.rights(who).attempt_row(row)
+    assert (shown == row) is reads
+    hidden = (shown.used_cpu_s, shown.max_memory_bytes, shown.read_bytes, shown.written_bytes)
+    assert reads or hidden == (None,) * 4
+    assert (shown.job, shown.gpu_seconds) == (row.job, row.gpu_seconds)
+
+
+def test_use_of_a_run_that_is_forgotten_is_for_who_reads_everything() -> None:
+    bed = Bed()
+    row = attempt_rows.row_of(samples.attempt(bed.record, state=AttemptState.ENDED), None, None)
+    assert bed.rights("boss").attempt_row(row).used_cpu_s is None
+    assert bed.rights("eve", "admin").attempt_row(row) == row
 
 
 def test_a_refusal_is_a_403() -> None:
