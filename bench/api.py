@@ -1,10 +1,10 @@
-"""How quickly the API answers while 20,000 jobs wait, others come and go, and 300 people read.
+"""Measures how quickly the API answers: 20,000 jobs wait, others come and go, 300 people read.
 
 Controller, server and store are real, and so is git: each second a commit brings 100 new jobs and
-takes away ended ones. Four nodes are played by this process: they report each task as running, and
-then as ended, over HTTP as agents do. The people are a process of their own
-(``bench.api_readers``), whose CPU time is told. Meanwhile this process asks ``/healthz``, and lets
-nodes that have no work sync.
+takes away ended ones. This process plays four nodes, which report each task as running and then as
+ended, over HTTP as agents do. Another process plays the people (``bench.api_readers``), and its CPU
+time is a row of the result. Meanwhile this process asks ``/healthz``, and lets a node without work
+sync.
 
 Four spans are measured: the first read of the commit with all that waits; people who think for
 three seconds; the same beside one user who asks for lists of a thousand on many connections without
@@ -29,25 +29,18 @@ from typing import Any
 
 import msgspec
 
-from agents.link import http_client
-from bench import api_readers, cluster, idle
+from bench import api_readers, cluster, idle, played_nodes
 from bench.options import count
-from reconciler.model.protocol import agent_messages
-from reconciler.model.state import records
-from reconciler.model.state.states import AttemptState, EndReason
-from reconciler.model.values.resources import Resources
 from reconciler.operations.client import api_client
 
-_NODES, _GI = 4, 2**30
+_NODES = 4
 _QUEUES = 4
 _BATCH = 100
-#: Commits whose jobs stand in git: older ones have ended, or are cancelled.
+#: How many commits keep their jobs in git. The jobs of older ones are removed.
 _BATCHES_KEPT = 5
 _PROBE_EVERY_S = 0.05
 _LOAD_S_MAX = 900.0
 _PAGE_GOAL_MS, _QUICK_GOAL_MS, _RATE_GOAL, _STATUS_GOAL_S = 200.0, 50.0, 100.0, 0.5
-#: Names of jobs that stay.
-_WAITS = "wait-"
 
 _STRUCTURE = """\
 apiVersion: muster/v1
@@ -80,88 +73,6 @@ spec:
   resources: {{cpu: 1, memory: 16Mi}}
   command: [date]
 """
-
-
-class Node:
-    """A node that runs what it is told: what waits by its name for ever, all else for a moment."""
-
-    def __init__(self, bed: cluster.Bed, name: str) -> None:
-        token = bed.cluster.state / "node-token"
-        self.name = name
-        self._connection = http_client.Connection(
-            http_client.ControllerTarget(bed.cluster.url, token)
-        )
-        self._sequence, self._have = 0, (0, 0)
-        self._attempts: dict[str, records.AttemptReport] = {}
-
-    def sync(self, wait_s: float) -> float:
-        """One exchange; how many milliseconds it took.
-
-        Raises:
-            RuntimeError: it was refused.
-        """
-        self._sequence += 1
-        request = agent_messages.SyncRequest(
-            node=self.name,
-            boot_id=f"boot-{self.name}",
-            incarnation="bench",
-            have=self._have,
-            wait_s=wait_s,
-            sequence=self._sequence,
-            attempts=tuple(self._attempts.values()),
-            inventory=records.Inventory(
-                hostname=self.name, capacity=Resources(256_000, 256 * _GI, 0)
-            )
-            if self._sequence == 1
-            else None,
-            accepts_unrenewed=True,
-        )
-        body = msgspec.msgpack.encode(request)
-        began = time.monotonic()
-        status, answer = self._connection.post(f"/v1/nodes/{self.name}/sync", body, 120.0)
-        taken_ms = 1e3 * (time.monotonic() - began)
-        if status == 503:  # the loop is not there yet
-            time.sleep(1.0)
-            return taken_ms
-        if status != 200:
-            raise RuntimeError(f"node {self.name}: {status} {answer[:200]!r}")
-        self._obey(msgspec.msgpack.decode(answer, type=agent_messages.SyncResponse))
-        return taken_ms
-
-    def _obey(self, told: agent_messages.SyncResponse) -> None:
-        for attempt in told.acknowledged:
-            self._attempts.pop(attempt, None)
-        now = time.time()
-        for attempt, report in self._attempts.items():
-            if report.state is AttemptState.RUNNING and not attempt.startswith(_WAITS):
-                self._attempts[attempt] = _ended(report, now)
-        if told.set is None:
-            return
-        self._have = (told.epoch, told.version)
-        for one in told.set.assignments:
-            found = self._attempts.get(one.attempt)
-            if one.stop is not None and (found is None or found.state is not AttemptState.ENDED):
-                started = found or records.AttemptReport(one.attempt, AttemptState.RUNNING, now)
-                self._attempts[one.attempt] = _ended(started, now)
-            elif found is None:
-                self._attempts[one.attempt] = records.AttemptReport(
-                    one.attempt, AttemptState.RUNNING, started_at=now
-                )
-
-    @property
-    def is_busy(self) -> bool:
-        """True if it has something to tell at once."""
-        return any(not one.startswith(_WAITS) for one in self._attempts)
-
-
-def _ended(report: records.AttemptReport, now: float) -> records.AttemptReport:
-    return msgspec.structs.replace(
-        report,
-        state=AttemptState.ENDED,
-        ended_at=now,
-        exit_code=0,
-        end_reason=EndReason.EXITED,
-    )
 
 
 class Threads:
@@ -203,7 +114,7 @@ class Probes:
     def __init__(self, bed: cluster.Bed) -> None:
         address = bed.cluster.url.partition("//")[2]
         self._link = http.client.HTTPConnection(address, timeout=120)
-        self._idle = Node(bed, "played4")
+        self._idle = played_nodes.Node(bed, "played4")
         self._api = api_client.ApiClient(bed.cluster.endpoint)
         self._taken: dict[str, list[float]] = collections.defaultdict(list)
 
@@ -270,7 +181,7 @@ def _waiting(jobs: int, users: int, jobs_a_file: int) -> dict[str, str]:
     for number in range(jobs):
         found[f"wait-{number // jobs_a_file:05d}.yaml"].append(
             _JOB.format(
-                name=f"{_WAITS}{number:06d}",
+                name=f"{played_nodes.WAITS}{number:06d}",
                 queue=f"full-{number % _QUEUES}",
                 owner=_address(number % users),
             )
@@ -287,7 +198,7 @@ def _admit(bed: cluster.Bed, users: int) -> list[str]:
     return tokens
 
 
-def _report(node: Node) -> None:
+def _report(node: played_nodes.Node) -> None:
     node.sync(0.0 if node.is_busy else 2.0)
     time.sleep(0.1)
 
@@ -319,7 +230,7 @@ class Stage:
         queues = "".join(_QUEUE.format(number=number) for number in range(_QUEUES))
         self._bed.commit({"structure.yaml": _STRUCTURE + queues}, "nodes and queues")
         for number in range(1, _NODES):
-            self.threads.start(_report, Node(self._bed, f"played{number}"))
+            self.threads.start(_report, played_nodes.Node(self._bed, f"played{number}"))
         self.threads.start(self.probes.health)
         self.threads.start(self.probes.sync)
         ready = "SELECT count(*) FROM nodes WHERE state = 'Ready' AND pool = 'played'"

@@ -34,7 +34,7 @@ _MIX = (
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What readers do.
+    """A plan of what readers ask for.
 
     Attributes:
         host: of the server.
@@ -56,7 +56,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct):
-    """What came of it: milliseconds by kind, other answers than 200, and what the readers cost."""
+    """Times of answers by kind in milliseconds, other answers than 200, and the readers' CPU time."""
 
     taken_ms: dict[str, list[float]]
     refused: dict[str, int]
@@ -141,7 +141,7 @@ class Readers:
             return b""
         if status != 200:
             self.refused[f"{kind} {status}"] += 1
-            if status == 429:  # as one that is told to wait, but not as long
+            if status == 429:  # shorter than the server asks for
                 await asyncio.sleep(0.05)
             return b""
         self.taken_ms[kind].append(1e3 * (time.monotonic() - began))

@@ -57,7 +57,7 @@ def _privileges(restricts: str) -> Any:
 
 
 def _environment() -> dict[bytes, bytes]:
-    """Return the environment that stands in standard input, as ``/proc`` has those of processes."""
+    """Read the program's environment from standard input, in the form of ``/proc/PID/environ``."""
     text = b""
     while part := os.read(0, 65_536):
         text += part

@@ -17,9 +17,9 @@ TAIL_CHARACTERS_MAX = 600
 
 
 class CommandEnd(NamedTuple):
-    """How a command ended. ``problem`` is empty if it succeeded.
+    """Result of a command: ``problem`` is empty if it succeeded.
 
-    ``is_dropped``: nobody waits for it any more, and it was killed.
+    ``is_dropped`` is True if it was killed because nobody waits for it any more.
     """
 
     problem: str = ""
@@ -51,7 +51,7 @@ class CommandRunner:
         """Run a command to its end.
 
         Args:
-            moment: ``beforeJob`` or ``afterJob``, which the command is told.
+            moment: ``beforeJob`` or ``afterJob``; the command gets it as ``MUSTER_MOMENT``.
             on_start: called with its pid.
         """
         stuck = self._stuck.pids(command.name)

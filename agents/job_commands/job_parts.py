@@ -27,7 +27,7 @@ from reconciler.model.state.states import AttemptState, EndReason
 
 #: How often it is looked which jobs have left without a word, such as after a restart.
 LOOK_S = 1.0
-#: What is told of commands that have failed, beside an attempt's own message.
+#: The most characters about failed commands that an attempt's message gets.
 PROBLEM_CHARACTERS_MAX = 1000
 BEFORE, AFTER = "beforeJob", "afterJob"
 

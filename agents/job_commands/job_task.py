@@ -13,7 +13,7 @@ from reconciler.model.values import hostlists
 
 #: The path of programs that a command of the agent's user starts by their names.
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-#: Tasks of a job on one node that commands are told of.
+#: The most tasks of a job on one node that the variables name.
 TASKS_MAX = 1024
 
 

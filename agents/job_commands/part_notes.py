@@ -20,7 +20,7 @@ from reconciler.model.observed.job_commands import JobCommand
 
 
 class Phase(Enum):
-    """How far the part of a job on a node has come."""
+    """Progress of a job on a node."""
 
     BEFORE = "before"
     RUNNING = "running"

@@ -187,7 +187,7 @@ def test_what_its_user_may_not_run_is_said(
 def test_its_memory_is_bounded(
     users: user_commands.UserCommands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command_cgroups, "MEMORY_BYTES_MAX", 64 * 2**20)
+    monkeypatch.setattr(command_cgroups, "USER_LIMITS", command_cgroups.CommandLimits(64 * 2**20))
     script = "head -c 300000000 /dev/zero | tail -c 299999999 | wc -c; exit 1"
     result = users.run(shell(script), LIMITS)
     assert result.stdout.strip() != b"299999999"
@@ -210,7 +210,7 @@ def test_what_it_writes_to_a_disk_does_not_end_it(
     users: user_commands.UserCommands, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     """Pages of files count against its memory, but go when there is too much of them."""
-    monkeypatch.setattr(command_cgroups, "MEMORY_BYTES_MAX", 64 * 2**20)
+    monkeypatch.setattr(command_cgroups, "USER_LIMITS", command_cgroups.CommandLimits(64 * 2**20))
     script = f"head -c 300000000 /dev/zero > {home}/file && cat {home}/file | wc -c"
     result = users.run(shell(script), LIMITS)
     assert (result.status, result.stdout.strip()) == (0, b"300000000"), result.stderr
