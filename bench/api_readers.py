@@ -56,7 +56,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct):
-    """Times of answers by kind in milliseconds, other answers than 200, and the readers' CPU time."""
+    """Times of answers by kind in milliseconds, other answers than 200, and CPU time of readers."""
 
     taken_ms: dict[str, list[float]]
     refused: dict[str, int]
