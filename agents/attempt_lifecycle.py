@@ -11,7 +11,7 @@ from typing import NamedTuple
 from agents import state, step_executor
 from agents.deletion import trash
 from agents.host import failpoints
-from agents.job_commands import job_parts
+from agents.job_commands import job_tries
 from agents.job_data import reported_data
 from agents.logs import event_log
 from agents.node import cleanup, monitor
@@ -29,7 +29,7 @@ class AttemptParts(NamedTuple):
     monitor: monitor.NodeMonitor
     job_data: reported_data.JobData
     containers: container_cleanup.ContainerRemover
-    job_parts: job_parts.JobParts
+    job_tries: job_tries.JobTries
     logs: cleanup.LogCleanup
     trash: trash.Trash
     event_log: event_log.EventLog
@@ -69,7 +69,7 @@ class AttemptLifecycle:
         with self._lock:
             isolation = parts.launcher.supervisor_connected(self._supervisor.hello)
             reports = parts.launcher.stager.hold(reports, self._copied_out)
-            reports = parts.job_parts.hold(reports, self._told)
+            reports = parts.job_tries.hold(reports, self._told)
             parts.monitor.set_isolation(isolation)
             parts.monitor.notice(event_log.OUTDATED if outdated else "", "supervisor")
             parts.event_log.supervised(reports, isolation.kind, outdated=outdated)
@@ -89,7 +89,7 @@ class AttemptLifecycle:
         with self._lock:
             # Under the lock: a copy that ends at once must be reported after these reports.
             adjusted = parts.launcher.stager.hold(reports, self._copied_out)
-            adjusted = parts.job_parts.hold(adjusted, self._told)
+            adjusted = parts.job_tries.hold(adjusted, self._told)
             parts.launcher.attempts_reported(reports)
             self._changed(adjusted)
 
@@ -152,7 +152,7 @@ class AttemptLifecycle:
     def _copied_out(self, report: AttemptReport) -> None:
         """Report the end of an attempt whose results have been copied out, or cannot be."""
         with self._lock:
-            self._changed(self._parts.job_parts.hold([report], self._told))
+            self._changed(self._parts.job_tries.hold([report], self._told))
 
     def _told(self, report: AttemptReport) -> None:
         """Report the end of an attempt after which the commands of its node have run."""

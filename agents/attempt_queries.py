@@ -33,10 +33,10 @@ class AttemptQueries:
 
     def tasks_of(self, attempt: str) -> list[Assignment]:
         """Return what is assigned here of the same try as an attempt."""
-        part = identifiers.part_of(attempt)
+        key = identifiers.try_key_of(attempt)
         with self._lock:
             given = self._state.assignments.items()
-            return [one for name, one in given if identifiers.part_of(name) == part]
+            return [one for name, one in given if identifiers.try_key_of(name) == key]
 
     def may_begin(self, attempt: str) -> bool:
         """Return True if an attempt runs here, or may be about to start."""

@@ -29,7 +29,7 @@ from agents.host import (
     operator_log,
     shutdown_request,
 )
-from agents.job_commands import job_parts
+from agents.job_commands import job_tries
 from agents.job_data import reported_data
 from agents.link import assignment_proofs, leader_epochs, sync
 from agents.link.http_client import ControllerTarget, LinkError, RejectedError
@@ -241,7 +241,7 @@ class Agent:
             self.settings, node, self._trash, self.lock,
             volumes=self.monitor.volumes, mig=self.monitor.cutter, gate=self._gate,
         )  # fmt: skip
-        facts = job_parts.NodeFacts(
+        facts = job_tries.NodeFacts(
             self.attempts.tasks_of, self.attempts.may_begin, self.monitor.note_command,
             self.leaving.is_set,
         )  # fmt: skip

@@ -19,7 +19,7 @@ from agents.gpus import mig_manager, mps
 from agents.health import volume_checks
 from agents.host import host_info, unix_users
 from agents.isolation import cpu_pinning, kernel_tables, task_limits, user_commands
-from agents.job_commands import command_runner, job_parts
+from agents.job_commands import command_runner, job_tries
 from agents.settings import AgentSettings
 from agents.supervisor import task_isolation
 from agents.supervisor.commands import AttemptCommand
@@ -52,7 +52,7 @@ class Launcher:
         users: runs commands as the users of tasks.
         images: container images that are pulled.
         stager: copies of data in and out.
-        job_parts: runs commands around jobs; None before :meth:`run_around_jobs`.
+        job_tries: runs commands around jobs; None before :meth:`run_around_jobs`.
 
     Args:
         spares: spare folders, which make starts cheaper.
@@ -79,7 +79,7 @@ class Launcher:
         self.images = images.Images(settings.image_timeout_s, node.root, self.users)
         secrets = secret_store.SecretStore(settings.secrets, settings.secret_command)
         self._secrets = secrets
-        self.job_parts: job_parts.JobParts | None = None
+        self.job_tries: job_tries.JobTries | None = None
         cache = data_cache.DataCache(settings.root, spares.deleter, settings.cache_bytes_max)
         self.stager = staging.Stager(node.root, cache, secrets, self.users)
         self._data = task_data.TaskData(self.stager, secrets, volumes, lock)
@@ -95,12 +95,12 @@ class Launcher:
         self._held_starts = held_starts.HeldStarts()
 
     def run_around_jobs(
-        self, facts: job_parts.NodeFacts, lock: threading.RLock
-    ) -> job_parts.JobParts:
+        self, facts: job_tries.NodeFacts, lock: threading.RLock
+    ) -> job_tries.JobTries:
         """Have the site's commands run around jobs that start from now on. Return what does so."""
         runner = command_runner.CommandRunner(self.users, self._secrets)
-        self.job_parts = job_parts.JobParts(Path(self.node.root), runner, facts, lock)
-        return self.job_parts
+        self.job_tries = job_tries.JobTries(Path(self.node.root), runner, facts, lock)
+        return self.job_tries
 
     # What the supervisor reports -------------------------------------------------------------
 
@@ -219,12 +219,12 @@ class Launcher:
 
     def _await_devices(self, assignment: Assignment) -> Generator[Wait, Any, None]:
         """Wait until the commands after the jobs that had its GPUs before have ended."""
-        parts, attempt = self.job_parts, assignment.attempt
-        if parts is not None:
+        tries, attempt = self.job_tries, assignment.attempt
+        if tries is not None:
             yield Wait(
-                lambda resume: parts.await_devices(attempt, assignment.devices, resume),
+                lambda resume: tries.await_devices(attempt, assignment.devices, resume),
                 "stopped while commands after another job ran on its GPUs",
-                cancel=parts.give_up,
+                cancel=tries.give_up,
             )
 
     def _run_commands(
@@ -234,15 +234,15 @@ class Launcher:
         resources: start_commands.StartResources,
     ) -> Generator[Wait, Any, None]:
         """Wait for the commands that the pool runs before a job."""
-        parts = self.job_parts
-        if parts is not None and parts.are_any(assignment.attempt):
-            tasks = parts.tasks_of(assignment.attempt)
+        tries = self.job_tries
+        if tries is not None and tries.are_any(assignment.attempt):
+            tasks = tries.tasks_of(assignment.attempt)
             task = start_commands.commands_task(assignment, template, self.node, resources, tasks)
             yield Wait(
-                lambda resume: parts.enter(task, resume),
+                lambda resume: tries.enter(task, resume),
                 "stopped while commands before its job ran",
                 reason=EndReason.CHECK_FAILED,
-                cancel=parts.give_up,
+                cancel=tries.give_up,
             )
 
     def _find_user(
@@ -316,8 +316,8 @@ class Launcher:
         notes = {name: f"fetching image {image}" for name, image in self.images.waiting().items()}
         if self._gate is not None:
             notes |= self._gate.waiting()
-        if self.job_parts is not None:
-            notes |= self.job_parts.waiting()
+        if self.job_tries is not None:
+            notes |= self.job_tries.waiting()
         notes |= self._user_lookups.waiting() | self._preparations.notes() | self.stager.waiting()
         stages = {name: (AttemptState.FETCHING, note) for name, note in notes.items()}
         ready = (AttemptState.READY, "ready; waiting for the rest of its gang")

@@ -23,7 +23,7 @@ def default_checkpoint_path(name: str, run: int) -> str:
     return f"checkpoints/{name}/{run}"
 
 
-def part_of(attempt: str) -> str:
+def try_key_of(attempt: str) -> str:
     """Return what the ids of all attempts of one try of an element have in common.
 
     That is ``RUN.ELEMENT.TRY`` of ``RUN.ELEMENT.GROUP.INDEX.TRY``; another id stands for itself.

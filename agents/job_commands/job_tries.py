@@ -15,13 +15,13 @@ from typing import NamedTuple
 import msgspec
 
 from agents.host import disk_space
-from agents.job_commands import command_runner, part_notes
+from agents.job_commands import command_runner, try_notes
 from agents.job_commands.job_task import JobTask
-from agents.job_commands.part_notes import PartNote, Phase
+from agents.job_commands.try_notes import Phase, TryNote
 from reconciler.model.observed.health_checks import CheckResult
 from reconciler.model.observed.job_commands import JobCommand, JobCommands
 from reconciler.model.protocol.agent_messages import Assignment
-from reconciler.model.state.identifiers import part_of
+from reconciler.model.state.identifiers import try_key_of
 from reconciler.model.state.records import AttemptReport
 from reconciler.model.state.states import AttemptState, EndReason
 
@@ -53,10 +53,10 @@ class NodeFacts(NamedTuple):
     is_leaving: Callable[[], bool]
 
 
-class _Part:
+class _JobTry:
     """The tasks of one try of a job on this node."""
 
-    def __init__(self, note: PartNote) -> None:
+    def __init__(self, note: TryNote) -> None:
         self.note = note
         self.waiting: dict[str, Decided] = {}
         self.ended: set[str] = set()
@@ -88,7 +88,7 @@ class _Late(NamedTuple):
     decided: Decided
 
 
-class JobParts:
+class JobTries:
     """The jobs on one node around which commands run.
 
     Args:
@@ -103,14 +103,14 @@ class JobParts:
         facts: NodeFacts,
         lock: threading.RLock,
     ) -> None:
-        self._notes = part_notes.NoteFolder(root)
+        self._notes = try_notes.NoteFolder(root)
         self._runner = runner
         self._facts = facts
         self._lock = lock
         self._commands = JobCommands()
         self._late: dict[str, _Late] = {}
         self._work = threading.Event()
-        self._parts = {note.key: _Part(note) for note in self._notes.load()}
+        self._tries = {note.key: _JobTry(note) for note in self._notes.load()}
 
     def follow(self, commands: JobCommands) -> None:
         """Run these commands around jobs that come from now on.
@@ -142,7 +142,7 @@ class JobParts:
         """Return True if commands run around the job of an attempt."""
         with self._lock:
             commands = self._commands
-            return bool(commands.before or commands.after or part_of(attempt) in self._parts)
+            return bool(commands.before or commands.after or try_key_of(attempt) in self._tries)
 
     def tasks_of(self, attempt: str) -> list[Assignment]:
         """Return what is assigned here of the job of an attempt."""
@@ -155,33 +155,33 @@ class JobParts:
             FullDiskError: nothing can be noted of it.
         """
         with self._lock:
-            key = part_of(task.attempt)
-            part = self._parts.get(key)
-            if part is not None and part.note.phase is Phase.AFTER:
-                part.again[task.attempt] = task, decided
+            key = try_key_of(task.attempt)
+            job_try = self._tries.get(key)
+            if job_try is not None and job_try.note.phase is Phase.AFTER:
+                job_try.again[task.attempt] = task, decided
                 return True
-            if part is None or part.note.phase is Phase.DONE:
+            if job_try is None or job_try.note.phase is Phase.DONE:
                 if not (self._commands.before or self._commands.after):
                     return False
-                note = PartNote(key, task, {}, self._commands.before, self._commands.after)
-                part = _Part(note)
-            members = part.note.members | {task.attempt: task.devices}
-            note = msgspec.structs.replace(part.note, members=members)
+                note = TryNote(key, task, {}, self._commands.before, self._commands.after)
+                job_try = _JobTry(note)
+            members = job_try.note.members | {task.attempt: task.devices}
+            note = msgspec.structs.replace(job_try.note, members=members)
             try:
                 self._notes.save(note)
             except OSError as problem:
                 raise disk_space.FullDiskError(f"commands around the job: {problem}") from None
-            part.note = note
-            part.ended.discard(task.attempt)
-            self._parts[key] = part
+            job_try.note = note
+            job_try.ended.discard(task.attempt)
+            self._tries[key] = job_try
             if note.phase is not Phase.BEFORE:
                 return False
             if not note.before:
-                self._set(part, phase=Phase.RUNNING)
+                self._set(job_try, phase=Phase.RUNNING)
                 return False
-            part.waiting[task.attempt] = decided
-            if not part.is_busy:
-                self._begin(part, self._before)
+            job_try.waiting[task.attempt] = decided
+            if not job_try.is_busy:
+                self._begin(job_try, self._before)
             return True
 
     def give_up(self, attempt: str) -> bool:
@@ -189,10 +189,10 @@ class JobParts:
         with self._lock:
             if self._late.pop(attempt, None) is not None:
                 return True
-            part = self._parts.get(part_of(attempt))
-            if part is None:
+            job_try = self._tries.get(try_key_of(attempt))
+            if job_try is None:
                 return False
-            return bool(part.waiting.pop(attempt, None) or part.again.pop(attempt, None))
+            return bool(job_try.waiting.pop(attempt, None) or job_try.again.pop(attempt, None))
 
     def waiting(self) -> dict[str, str]:
         """Return notes of tasks that wait, by attempt."""
@@ -201,19 +201,21 @@ class JobParts:
                 attempt: f"commands after {self._blocker(attempt, late.devices)} run on its GPUs"
                 for attempt, late in self._late.items()
             }
-            for part in self._parts.values():
-                notes |= dict.fromkeys(part.waiting, f"running {BEFORE} command {part.running}")
+            for job_try in self._tries.values():
+                notes |= dict.fromkeys(
+                    job_try.waiting, f"running {BEFORE} command {job_try.running}"
+                )
         return notes
 
     def _blocker(self, attempt: str, devices: Collection[int]) -> str:
         """Return the job whose devices are not free yet for a task; empty if there is none."""
-        own = part_of(attempt)
-        for key, part in self._parts.items():
-            is_over = part.note.phase is Phase.AFTER
+        own = try_key_of(attempt)
+        for key, job_try in self._tries.items():
+            is_over = job_try.note.phase is Phase.AFTER
             if (key == own and is_over) or (
-                key != own and not set(part.given_up()).isdisjoint(devices)
+                key != own and not set(job_try.given_up()).isdisjoint(devices)
             ):
-                return f"job {part.note.task.job}"
+                return f"job {job_try.note.task.job}"
         return ""
 
     # Ends ------------------------------------------------------------------------------------
@@ -227,24 +229,24 @@ class JobParts:
             return [self._hold(report, told) for report in reports]
 
     def _hold(self, report: AttemptReport, told: Told) -> AttemptReport:
-        part = self._parts.get(part_of(report.id))
-        if report.state is not AttemptState.ENDED or part is None:
+        job_try = self._tries.get(try_key_of(report.id))
+        if report.state is not AttemptState.ENDED or job_try is None:
             return report
-        if report.id not in part.note.members:
+        if report.id not in job_try.note.members:
             return report
-        part.ended.add(report.id)
-        if part.note.phase is Phase.DONE:
-            return _with_problem(report, part.note.problem)
-        is_last = self._is_over(part)
+        job_try.ended.add(report.id)
+        if job_try.note.phase is Phase.DONE:
+            return _with_problem(report, job_try.note.problem)
+        is_last = self._is_over(job_try)
         well = report.end_reason is EndReason.EXITED and report.exit_code == 0
-        if not part.note.after or not (is_last or (well and not part.note.task.elastic)):
+        if not job_try.note.after or not (is_last or (well and not job_try.note.task.elastic)):
             self._work.set()
             return report
-        part.held[report.id] = report, told
+        job_try.held[report.id] = report, told
         said = "waiting for the other tasks of its job on this node"
         if is_last:
-            if not part.is_busy:
-                self._leave(part)
+            if not job_try.is_busy:
+                self._leave(job_try)
             said = f"running {AFTER} commands"
         return msgspec.structs.replace(
             report, state=AttemptState.STOPPING, ended_at=None, exit_code=None, signal=None,
@@ -259,42 +261,43 @@ class JobParts:
             self._look()
 
     def _look(self) -> None:
-        for key, part in list(self._parts.items()):
-            if part.is_busy or not self._is_over(part):
+        for key, job_try in list(self._tries.items()):
+            if job_try.is_busy or not self._is_over(job_try):
                 continue
-            if part.note.phase is not Phase.DONE:
-                self._leave(part)
-            elif not any(map(self._facts.may_be_here, part.note.members)):
-                del self._parts[key]
+            if job_try.note.phase is not Phase.DONE:
+                self._leave(job_try)
+            elif not any(map(self._facts.may_be_here, job_try.note.members)):
+                del self._tries[key]
                 self._notes.delete(key)
         for attempt, late in list(self._late.items()):
             if not self._blocker(attempt, late.devices):
                 del self._late[attempt]
                 late.decided("")
 
-    def _is_over(self, part: _Part) -> bool:
-        """Return True if no task of a part is here any more."""
-        return part.note.phase is Phase.AFTER or all(
-            name in part.ended or not self._facts.may_be_here(name) for name in part.note.members
+    def _is_over(self, job_try: _JobTry) -> bool:
+        """Return True if no task of a try is here any more."""
+        return job_try.note.phase is Phase.AFTER or all(
+            name in job_try.ended or not self._facts.may_be_here(name)
+            for name in job_try.note.members
         )
 
-    def _leave(self, part: _Part) -> None:
+    def _leave(self, job_try: _JobTry) -> None:
         """Begin the commands after a job."""
-        self._set(part, phase=Phase.AFTER)
-        self._begin(part, self._after)
+        self._set(job_try, phase=Phase.AFTER)
+        self._begin(job_try, self._after)
 
     # Commands --------------------------------------------------------------------------------
 
-    def _begin(self, part: _Part, work: Callable[[_Part], None]) -> None:
-        part.is_busy = True
-        threading.Thread(target=work, args=(part,), daemon=True).start()
+    def _begin(self, job_try: _JobTry, work: Callable[[_JobTry], None]) -> None:
+        job_try.is_busy = True
+        threading.Thread(target=work, args=(job_try,), daemon=True).start()
 
-    def _before(self, part: _Part) -> None:
+    def _before(self, job_try: _JobTry) -> None:
         """Run the commands before a job, until one fails, and decide of the tasks that wait."""
         said = ""
         is_dropped = False
-        for command in part.note.before:
-            end = self._run(part, command, BEFORE, lambda: self._is_awaited(part))
+        for command in job_try.note.before:
+            end = self._run(job_try, command, BEFORE, lambda: self._is_awaited(job_try))
             is_dropped = end.is_dropped
             if is_dropped:
                 break
@@ -304,62 +307,64 @@ class JobParts:
         with self._lock:
             if is_dropped and self._facts.is_leaving():
                 return  # the next agent runs it again
-            part.is_busy = False
-            if is_dropped and part.waiting:  # a task that came when the command was ended already
-                self._begin(part, self._before)
+            job_try.is_busy = False
+            if (
+                is_dropped and job_try.waiting
+            ):  # a task that came when the command was ended already
+                self._begin(job_try, self._before)
                 return
-            waiting, part.waiting = part.waiting, {}
+            waiting, job_try.waiting = job_try.waiting, {}
             if waiting and not said:
-                self._set(part, phase=Phase.RUNNING)
+                self._set(job_try, phase=Phase.RUNNING)
             for decided in waiting.values():
                 decided(said)
             self._work.set()
 
-    def _after(self, part: _Part) -> None:
+    def _after(self, job_try: _JobTry) -> None:
         """Run the commands after a job, all of them, and report the ends that were held back."""
-        for command in part.note.after[part.note.after_ended :]:
-            end = self._run(part, command, AFTER, lambda: not self._facts.is_leaving())
+        for command in job_try.note.after[job_try.note.after_ended :]:
+            end = self._run(job_try, command, AFTER, lambda: not self._facts.is_leaving())
             if end.is_dropped:
                 return  # the next agent runs it again
-            said = part.note.problem
+            said = job_try.note.problem
             if end.problem:
                 more = f"{AFTER} command {command.name} failed: {end.problem}"
                 said = f"{said}; {more}" if said else more
             with self._lock:
-                ended = part.note.after_ended + 1
-                self._set(part, after_ended=ended, problem=said[:PROBLEM_CHARACTERS_MAX])
+                ended = job_try.note.after_ended + 1
+                self._set(job_try, after_ended=ended, problem=said[:PROBLEM_CHARACTERS_MAX])
         with self._lock:
-            part.is_busy = False
-            self._set(part, phase=Phase.DONE)
-            held, part.held = part.held, {}
+            job_try.is_busy = False
+            self._set(job_try, phase=Phase.DONE)
+            held, job_try.held = job_try.held, {}
             for report, told in held.values():
-                told(_with_problem(report, part.note.problem))
-            for task, decided in part.again.values():
+                told(_with_problem(report, job_try.note.problem))
+            for task, decided in job_try.again.values():
                 if not self.enter(task, decided):
                     decided("")
             self._work.set()
 
-    def _is_awaited(self, part: _Part) -> bool:
-        return bool(part.waiting) and not self._facts.is_leaving()
+    def _is_awaited(self, job_try: _JobTry) -> bool:
+        return bool(job_try.waiting) and not self._facts.is_leaving()
 
     def _run(
-        self, part: _Part, command: JobCommand, moment: str, is_wanted: Callable[[], bool]
+        self, job_try: _JobTry, command: JobCommand, moment: str, is_wanted: Callable[[], bool]
     ) -> command_runner.CommandEnd:
         """Run one command, and report what it has found. An internal error is a failure."""
 
         def started(pid: int) -> None:
             with self._lock:
-                self._set(part, process=(pid, part_notes.start_time_of(pid)))
+                self._set(job_try, process=(pid, try_notes.start_time_of(pid)))
 
-        part.running = command.name
+        job_try.running = command.name
         try:
             end = self._runner.run(
-                command, part.note.task, moment, is_wanted=is_wanted, on_start=started
+                command, job_try.note.task, moment, is_wanted=is_wanted, on_start=started
             )
         except Exception as failure:  # whatever it is, somebody waits for the end
             end = command_runner.CommandEnd(f"internal error of the agent: {failure!r}")
         with self._lock:
-            self._set(part, process=(0, 0))
+            self._set(job_try, process=(0, 0))
         if not end.is_dropped:
             result = CheckResult(command.name)
             if end.problem:
@@ -367,11 +372,11 @@ class JobParts:
             self._facts.found(result)
         return end
 
-    def _set(self, part: _Part, **changes: object) -> None:
+    def _set(self, job_try: _JobTry, **changes: object) -> None:
         """Change a note. If it can't be written, a crash may repeat a command."""
-        part.note = msgspec.structs.replace(part.note, **changes)
+        job_try.note = msgspec.structs.replace(job_try.note, **changes)
         with contextlib.suppress(OSError):
-            self._notes.save(part.note)
+            self._notes.save(job_try.note)
 
 
 def _with_problem(report: AttemptReport, problem: str) -> AttemptReport:

@@ -28,11 +28,11 @@ class Phase(Enum):
     DONE = "done"
 
 
-class PartNote(msgspec.Struct, frozen=True):
-    """Progress of the part of a job that is on this node.
+class TryNote(msgspec.Struct, frozen=True):
+    """A note of the tasks of one try of a job on this node, and of the commands around them.
 
     Attributes:
-        key: name of the part.
+        key: name of the try, as `try_key_of` returns it.
         task: the task that came first.
         members: devices of each task, by attempt.
         before, after: commands as the pool had them when the first task came.
@@ -52,7 +52,7 @@ class PartNote(msgspec.Struct, frozen=True):
     process: tuple[int, int] = (0, 0)
 
 
-_DECODE = msgspec.json.Decoder(PartNote).decode
+_DECODE = msgspec.json.Decoder(TryNote).decode
 
 
 class NoteFolder:
@@ -62,7 +62,7 @@ class NoteFolder:
         self._folder = root / "job-commands"
         self._folder.mkdir(mode=0o700, exist_ok=True)
 
-    def load(self) -> list[PartNote]:
+    def load(self) -> list[TryNote]:
         """Return all notes, after the commands that an earlier agent has left were ended."""
         found = []
         for path in sorted(self._folder.iterdir()):
@@ -76,7 +76,7 @@ class NoteFolder:
             found.append(msgspec.structs.replace(note, process=(0, 0)))
         return found
 
-    def save(self, note: PartNote) -> None:
+    def save(self, note: TryNote) -> None:
         """Write a note; raise OSError if that cannot be done."""
         path = self._path(note.key)
         fresh = path.with_suffix(".new")
