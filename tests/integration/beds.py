@@ -148,7 +148,7 @@ class Bed:
         last: object = None
         while time.monotonic() < ends_at:
             try:
-                found = look()
+                found = last = look()
             except api_client.ApiError as error:
                 if error.status not in (0, 404, 503):
                     raise

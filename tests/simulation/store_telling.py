@@ -17,7 +17,7 @@ from reconciler.core import observed_state
 from reconciler.core.nodes import health
 from reconciler.model.protocol import loop_messages
 from reconciler.model.state import outcome, records
-from reconciler.model.state.states import EndReason
+from reconciler.model.state.states import AttemptState, EndReason
 from tests.simulation import controllers, invariants, plans, telling, views
 
 #: How often a person looks if something waits to be adopted.
@@ -48,6 +48,8 @@ class StoreTeller(telling.Teller):
         self.submitted: dict[str, float] = {}
         self.given_up: set[str] = set()
         self.declined: set[str] = set()
+        #: Jobs that somebody chose to start although they may have run.
+        self.begun_anew: set[str] = set()
         self.distrusted: set[str] = set()
         #: Controllers of which an event says that their store is from the past.
         self.said: set[controllers.Controller] = set()
@@ -211,11 +213,12 @@ class StoreTeller(telling.Teller):
         waiting = set(adopting.state.awaiting)
         if any(job in waiting for job in self._still_running(controller)):
             return
-        chosen = {name for name in waiting if self.chance.random() < 0.6}
+        chosen = {name for name in sorted(waiting) if self.chance.random() < 0.6}
         trust = self._trusted(controller)
         choice = loop_messages.Adopt(tuple(sorted(chosen)), everything=False, trust=trust)
         if controller.choose(choice):
             self.declined |= waiting - chosen
+            self.begun_anew |= chosen
 
     def _check_blocked(self, controller: controllers.Controller) -> None:
         """Hold that nobody waits for a controller that is gone."""
@@ -331,10 +334,22 @@ class StoreTeller(telling.Teller):
         self._hold("capacity", reality)
         self.partly.restart(self.cluster.now)
 
+    def _ending(self) -> set[str]:
+        """Return the jobs that are to start anew, and of which all that is known is told to end."""
+        tasks: dict[str, set[bool]] = {}
+        for one in self.memory.attempts.values():
+            tasks.setdefault(one.job, set()).add(one.state is AttemptState.STOPPING)
+        return {name for name in self.begun_anew if tasks.get(name) == {True}}
+
     def _hold(self, checker: str, found: list[str]) -> None:
         # an agent that was started again has forgotten the GPUs of a task that is taken over, and a
-        # part of a gang of which somebody said that it is done goes on by itself
-        alone = self.declined if "artly" in checker or checker == "whole_gangs" else ()
+        # part of a gang of which somebody said that it is done goes on by itself, or ends, if
+        # somebody said that it is to start
+        alone: set[str] = set()
+        if checker == "whole_gangs":
+            alone = self.declined | self._ending()
+        elif "artly" in checker:
+            alone = self.declined
         broken = (one for one in found if not one.endswith(" of ()"))
         super()._hold(checker, [one for one in broken if _JOB.split(one)[0] not in alone])
 

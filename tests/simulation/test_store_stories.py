@@ -1,5 +1,9 @@
 """Stories of stores that are restored, lost, or led beside another one."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from tests.simulation import shrinking, store_stories, store_telling, telling
@@ -31,3 +35,21 @@ def test_no_store_ends_work_or_starts_it_twice(part: int) -> None:
 @pytest.mark.parametrize("seed", FOUND.values(), ids=list(FOUND))
 def test_what_was_found_once_does_not_come_back(seed: int) -> None:
     store_telling.tell(store_stories.draw(seed))
+
+
+def test_the_order_of_sets_changes_no_story() -> None:
+    program = (
+        "from tests.simulation import store_stories, store_telling\n"
+        "print([store_telling.tell(store_stories.draw(seed)) for seed in (26, 293)])\n"
+    )
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert told[0] == told[1]
