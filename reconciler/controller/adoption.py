@@ -87,8 +87,10 @@ class Adoption:
         self._new_files |= verdict.new_files
         if verdict.past or verdict.blocked:
             why = verdict.past or before.why
+            # a store can have been copied while it asked: another one led since, which it says
+            goes_on = before.pending and why == before.why
             kept = before
-            if before.blocked or verdict.blocked or not before.pending:
+            if before.blocked or verdict.blocked or not goes_on:
                 kept = adoption_state.AdoptionState()
             self.state = msgspec.structs.replace(
                 kept, pending=True, why=why, blocked=verdict.blocked

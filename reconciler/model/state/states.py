@@ -167,7 +167,8 @@ ATTEMPT_TRANSITIONS: frozenset[tuple[AttemptState, AttemptState]] = frozenset(
 
 _N = NodeState
 #: What may follow what in the life of a node; a node that is ``Gone`` may come back. One that has
-#: been emptied, or given up, gets nothing new before it is ``Ready``: it can't be draining again.
+#: been emptied, or given up, gets nothing new before it is ``Ready``: it can be draining again only
+#: where a store from the past learns what runs there.
 NODE_TRANSITIONS: frozenset[tuple[NodeState, NodeState]] = frozenset(
     {
         (_N.READY, _N.DRAINING),
@@ -181,6 +182,7 @@ NODE_TRANSITIONS: frozenset[tuple[NodeState, NodeState]] = frozenset(
         (_N.DRAINING, _N.UNKNOWN),
         (_N.DRAINING, _N.GONE),
         (_N.DRAINED, _N.READY),
+        (_N.DRAINED, _N.DRAINING),
         (_N.DRAINED, _N.UNHEALTHY),
         (_N.DRAINED, _N.UNKNOWN),
         (_N.DRAINED, _N.GONE),
@@ -195,6 +197,7 @@ NODE_TRANSITIONS: frozenset[tuple[NodeState, NodeState]] = frozenset(
         (_N.UNKNOWN, _N.UNHEALTHY),
         (_N.UNKNOWN, _N.GONE),
         (_N.GONE, _N.READY),
+        (_N.GONE, _N.DRAINING),
         (_N.GONE, _N.DRAINED),
         (_N.GONE, _N.UNHEALTHY),
         (_N.GONE, _N.UNKNOWN),

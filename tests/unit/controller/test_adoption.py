@@ -165,3 +165,23 @@ def test_who_is_to_start_is_told_once() -> None:
     assert recovery.started == {"first"}
     bed.adopting.note_stored()
     assert bed.adopting.in_force(bed.wanted).recovery is None
+
+
+@pytest.mark.parametrize(
+    ("past", "waits"), [("another led at noon", {"old"}), ("a third led at one", {"old", "new"})]
+)
+def test_a_copy_made_while_its_store_asked_goes_on_unless_another_one_led_since(
+    past: str, waits: set[str]
+) -> None:
+    bed = Adopting(
+        job("old"),
+        job("new"),
+        why="another led at noon",
+        known=True,
+        told=True,
+        awaiting={"old": adoption.MAY_HAVE_RUN},
+    )
+    verdict = lead_claim.LeadVerdict(past, "", "here", frozenset(), above=0)
+    bed.adopting.judge(verdict)
+    assert bed.withheld() == waits
+    assert bed.adopting.state.told is (waits == {"old"})
