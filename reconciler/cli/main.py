@@ -18,7 +18,8 @@ from reconciler.model.values import found_values
 #: The commands of each module of this package. Only the module of the named command is imported.
 COMMANDS = {
     "cluster.serve": ("up", "demo", "init", "controller", "agent", "version"),
-    "changes.submit": ("submit", "hold", "release", "rerun", "cancel"),
+    "changes.submit": ("submit", "hold", "release", "cancel"),
+    "changes.rerun": ("rerun",),
     "changes.approve": ("approve",),
     "changes.drain": ("drain", "undrain"),
     "changes.overrides": ("overrides",),

@@ -368,7 +368,7 @@ def _told(
     spec: desired.Job, group: desired.TaskGroup, structure: desired.Structure
 ) -> dict[str, str]:
     """Return environment variables of a group's tasks that the node itself can't know."""
-    told: dict[str, str] = {}
+    told = {"MUSTER_RUN_ID": identifiers.run_folder(spec.run, spec.owner, spec.hash)}
     if spec.is_elastic:
         told["MUSTER_TASKS_MIN"] = str(group.least)
         told["MUSTER_TASKS_MAX"] = str(group.count)

@@ -1221,6 +1221,12 @@ TABLE: dict[str, Case] = {
         (["a/b"], ["c"]),
         JOB,
     ),
+    "Job.spec.resumeFrom": Case(
+        ("a.1.0123456789abcdef", "b.2.0123456789abcdef"),
+        template("checkpoint_path"),
+        ("checkpoints/a/1-871c40f9", "checkpoints/b/2-871c40f9"),
+        (job(checkpoint={}), pool()),
+    ),
     "Job.spec.checkpoint.pattern": Case(
         ("a-*", "b-*"), resumed({"a-1": 90, "b-2": 60}), (["a-1", "1"], ["b-2", "2"]), JOB
     ),

@@ -125,7 +125,7 @@ TABLE: dict[str, Case] = {
         ("v", "w"), copied_to, ("v", "w"), (leaving(), *TWO)
     ),
     "Job.spec.stage.outputs[].to": Case(
-        ("a", "{run}/b"), first_out("to"), ("a", "{run}/b"), (leaving(), *TWO)
+        ("a", "{job}/b"), first_out("to"), ("a", "{job}/b"), (leaving(), *TWO)
     ),
     "Job.spec.stage.outputs[].when": Case(
         ("success", "always"), first_out("when"), ("success", "always"), (leaving(), *TWO)

@@ -368,11 +368,13 @@ def change_all(
     place: Place,
     *,
     dry_run: bool,
+    fresh: bool = False,
 ) -> None:
     """Do one thing to several subjects, and print what was done."""
     to = target(place)
     changes: list[change_requests.Change] = [
-        change_requests.Act(verb=verb, name=name, reason=reason) for name in dict.fromkeys(names)
+        change_requests.Act(verb=verb, name=name, reason=reason, fresh=fresh)
+        for name in dict.fromkeys(names)
     ]
     report_changes(make_changes(changes, to, dry_run=dry_run), to, verb, reason, dry_run=dry_run)
 
@@ -470,11 +472,5 @@ JOB_VERBS: dict[remote_changes.ChangeVerb, str] = {
     Removes spec.suspend from their YAML, in a commit.
 
     Example: muster release train
-    """,
-    "rerun": """Run jobs again that have ended.
-
-    Raises spec.run in their YAML, in a commit. Logs of earlier runs are kept: `muster logs --run`.
-
-    Example: muster rerun train
     """,
 }

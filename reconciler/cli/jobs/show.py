@@ -81,6 +81,8 @@ def facts(item: Json, evicted: list[Json]) -> None:
         ("State", ", ".join(filter(None, (state, job_list.stopping_text(item))))),
         ("Times", job_list.times_text(item)),
     ]
+    if folder := item.get("checkpointFolder"):
+        lines.append(("Saves in", folder))
     if told := job_list.tasks_text(item):
         lines.append(("Tasks", told))
     if item["array"]:

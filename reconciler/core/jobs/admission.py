@@ -277,7 +277,7 @@ def _take_over(
         room = context.observed.scheduler_state.kept
         nodes = functools.partial(_nodes_of, context.attempts, spec.name)
         kept = run_terms.kept_fields(structure, draft.spec, spec, run_terms.Reserved(room, nodes))
-    taken = run_terms.keep(draft.spec, spec, kept)
+    taken = run_terms.keep_folder(draft.spec, run_terms.keep(draft.spec, spec, kept))
     if draft.spec.suspend != taken.suspend:
         if taken.suspend:
             events.add("JobHoldAsked", "held by its document", job=spec.name)

@@ -12,6 +12,7 @@ import msgspec
 
 from reconciler.model import desired
 from reconciler.model.policy import queue_paths
+from reconciler.model.state import identifiers
 from reconciler.model.state.scheduler_state import KeptRoom
 
 
@@ -76,6 +77,20 @@ def keep(before: desired.Job, after: desired.Job, fields: tuple[str, ...]) -> de
         return after
     found = msgspec.structs.replace(after, **{field: getattr(before, field) for field in fields})
     return before if found == before else found
+
+
+def keep_folder(before: desired.Job, after: desired.Job) -> desired.Job:
+    """Return what a document says, with the checkpoint folder of a run from an earlier version.
+
+    It was named after the number alone, which the run's next try could not find any more.
+    """
+    old, new = before.checkpoint, after.checkpoint
+    if old is None or new is None or old.path == new.path:
+        return after
+    if old.path != identifiers.earlier_checkpoint_path(before.name, before.run):
+        return after
+    checkpoint = msgspec.structs.replace(new, path=old.path)
+    return msgspec.structs.replace(after, checkpoint=checkpoint)
 
 
 def message(fields: tuple[str, ...]) -> str:

@@ -13,11 +13,15 @@ import msgspec
 from reconciler.desired.documents import prune_policy
 from reconciler.desired.documents.faults import Fault, FaultCollector, defect, duration_s
 from reconciler.desired.documents.yaml_reader import Path
-from reconciler.desired.normalise import commands, entitlements, resource_requests, volumes
+from reconciler.desired.normalise import (
+    commands,
+    entitlements,
+    resource_requests,
+    run_folders,
+)
 from reconciler.model import desired
 from reconciler.model.documents import job_spec
 from reconciler.model.policy import queue_paths
-from reconciler.model.state import identifiers
 from reconciler.model.values import found_values, times
 
 log = logging.getLogger("muster.desired")
@@ -172,7 +176,7 @@ def _job(
         time_limit_s=_time_limit(spec, basis, faults),
         deadline=_deadline(spec.deadline, faults),
         retries=_retries(spec.retries, faults),
-        checkpoint=_checkpoint(spec.checkpoint, name, spec.run, faults),
+        checkpoint=run_folders.checkpoint(spec, name, digest, faults),
         grace_s=_span(spec.termination_grace, "terminationGrace", faults),
         lease_s=_lease(spec, basis, faults),
         path=path,
@@ -182,7 +186,7 @@ def _job(
         placement=spec.placement,
         exclusive=spec.exclusive,
         volumes=tuple(spec.volumes),
-        stage=_NO_STAGE if spec.stage is None else volumes.stage(spec.stage, faults),
+        stage=run_folders.stage(spec, digest, faults),
         reservation=spec.reservation or "",
     )
     _check_image(spec, faults)
@@ -194,7 +198,6 @@ def _job(
     return (None, faults.found) if faults.found else (job, faults.found)
 
 
-_NO_STAGE = desired.StagingSpec()
 _WRITTEN_RETRIES = job_spec.RetriesSpec()
 _DEFAULT_RETRIES = desired.Retries(
     _WRITTEN_RETRIES.limit,
@@ -433,22 +436,6 @@ def _deadline(written: str | None, faults: FaultCollector) -> float | None:
             expected=f"a time such as {times.EXAMPLE}",
         )
         return None
-
-
-def _checkpoint(
-    spec: job_spec.CheckpointSpec | None, name: str, run: int, faults: FaultCollector
-) -> desired.Checkpoint | None:
-    if spec is None:
-        return None
-    return desired.Checkpoint(
-        spec.signal,
-        faults.duration(spec.grace, "spec", "checkpoint", "grace"),
-        spec.path or identifiers.default_checkpoint_path(name, run),
-        spec.pattern or "",
-        spec.marker or "",
-        faults.duration(spec.settle, "spec", "checkpoint", "settle"),
-        None if spec.every is None else faults.duration(spec.every, "spec", "checkpoint", "every"),
-    )
 
 
 def _lease(spec: job_spec.JobSpec, basis: JobDefaults, faults: FaultCollector) -> int | None:

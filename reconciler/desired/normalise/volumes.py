@@ -64,8 +64,14 @@ def volume(name: str, spec: volume_spec.VolumeSpec, faults: FaultCollector) -> d
     return desired.Volume(name, pools=tuple(spec.pools), read_only=spec.read_only, objects=objects)
 
 
-def stage(spec: job_staging.StageSpec, faults: FaultCollector) -> desired.StagingSpec:
-    """Return the staging of a job, with unique names of its inputs."""
+def stage(spec: job_staging.StageSpec, run: str, faults: FaultCollector) -> desired.StagingSpec:
+    """Return the staging of a job, with unique names of its inputs.
+
+    Args:
+        spec: as written.
+        run: what tells the outputs of the run from those of all others.
+        faults: gets what is wrong.
+    """
     ins = [
         desired.StageIn(
             one.name or one.volume, one.volume, one.path or "", one.sha256 or "",
@@ -97,7 +103,10 @@ def stage(spec: job_staging.StageSpec, faults: FaultCollector) -> desired.Stagin
                 found=found_values.quote(word),
                 expected="one of " + ", ".join(f"{{{name}}}" for name in PLACEHOLDERS),
             )
-    outs = [desired.StageOut(one.path, one.volume, one.to, one.when) for one in spec.outputs]
+    outs = [
+        desired.StageOut(one.path, one.volume, one.to.replace("{run}", run), one.when)
+        for one in spec.outputs
+    ]
     timeout_s = faults.duration(spec.timeout, "spec", "stage", "timeout")
     return desired.StagingSpec(tuple(ins), tuple(outs), timeout_s)
 

@@ -55,6 +55,10 @@ RelativePath = Annotated[
     str,
     msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*(?!\n)$"),
 ]
+RunKey = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?\.[1-9][0-9]{0,6}\.[0-9a-f]{16}(?!\n)$"),
+]
 NonNegativeInteger = Annotated[int, msgspec.Meta(ge=0)]
 NonNegativeFloat = Annotated[float, msgspec.Meta(ge=0)]
 Cpu = (

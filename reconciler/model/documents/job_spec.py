@@ -17,6 +17,7 @@ from reconciler.model.documents.fields import (
     Name,
     NonNegativeInteger,
     RelativePath,
+    RunKey,
     TopologyLevel,
     doc,
 )
@@ -230,7 +231,8 @@ class CheckpointSpec(DocumentPart, frozen=True):
         doc(
             "Folder for checkpoints, made with mode 0700 as the job's user: below `SHARED/USER` "
             "where agents are root, else below `SHARED`, the nodes' shared folder. Tasks find it "
-            "in `MUSTER_CHECKPOINT_DIR`. Default: named after the job.",
+            "in `MUSTER_CHECKPOINT_DIR`. Default: one of the run, named after the job, the run's "
+            "number, its owner and what it executes; see `resumeFrom`.",
             example="checkpoints/train",
         ),
     ] = None
@@ -302,6 +304,15 @@ class JobSpec(DocumentPart, frozen=True):
     run: Annotated[
         int, doc("Run number: raise it to run the job once more.", example=2, ge=1, le=1_000_000)
     ] = 1
+    resume_from: Annotated[
+        RunKey | None,
+        doc(
+            "Run whose checkpoint folder this run goes on in, as `NAME.RUN.HASH`: the beginning "
+            "of its attempts' ids, as `muster job` shows them. It must have been a run of the "
+            "same owner. `muster rerun` sets it. Default: the run has a folder of its own.",
+            example="train.1.0123456789abcdef",
+        ),
+    ] = None
     suspend: Annotated[
         bool,
         doc("Hold the job: it does not start, and if it runs it is stopped.", example=True),

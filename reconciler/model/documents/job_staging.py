@@ -65,7 +65,8 @@ class StageOutSpec(DocumentPart, frozen=True):
         StageTarget,
         doc(
             "Folder below the volume; `{job}`, `{run}`, `{element}`, `{group}`, `{index}` "
-            "and `{try}` are replaced by the task's own.",
+            "and `{try}` are replaced by the task's own. `{run}` is `$MUSTER_RUN_ID`: the run's "
+            "number and a digest of its owner and of what it executes, such as `1-3fa0b2c1`.",
             example="runs/{job}/{index}",
         ),
     ] = "{job}/{run}"

@@ -1,6 +1,13 @@
 """Names of attempts and of the parts of a run: made from facts, never from chance."""
 
+import hashlib
+import re
+
 from reconciler.model import desired
+
+_DIGEST_CHARACTERS = 8
+#: ``NAME.RUN.HASH``, as the ids of attempts begin.
+RUN_KEY = re.compile(r"(?P<name>[a-z0-9-]+)\.(?P<run>[1-9][0-9]{0,6})\.(?P<hash>[0-9a-f]{16})")
 
 
 def attempt_id(job: desired.Job, element: int, group: str, index: int, try_number: int) -> str:
@@ -18,8 +25,27 @@ def template_id(job: desired.Job, group: str) -> str:
     return f"{job.name}.{job.run}.{job.hash}.{group}"
 
 
-def default_checkpoint_path(name: str, run: int) -> str:
+def run_folder(run: int, owner: str, digest: str) -> str:
+    """Return ``RUN-DIGEST``: the name of what a run leaves behind, and no other run does.
+
+    A name is used again by other people, and for other work, so the digest is one of both.
+
+    Args:
+        run: its number.
+        owner: of the job.
+        digest: the hash of what it executes.
+    """
+    text = f"{owner}\n{digest}".encode()
+    return f"{run}-{hashlib.sha256(text).hexdigest()[:_DIGEST_CHARACTERS]}"
+
+
+def default_checkpoint_path(name: str, run: int, owner: str, digest: str) -> str:
     """Return the checkpoint folder of a job that names none."""
+    return f"checkpoints/{name}/{run_folder(run, owner, digest)}"
+
+
+def earlier_checkpoint_path(name: str, run: int) -> str:
+    """Return the folder that runs have which began before folders were named by content."""
     return f"checkpoints/{name}/{run}"
 
 

@@ -71,11 +71,15 @@ class Submit(msgspec.Struct, frozen=True):
 
 
 class Act(msgspec.Struct, frozen=True):
-    """Something to be done to a job or queue that is there, or to a held change (its digest)."""
+    """Something to be done to a job or queue that is there, or to a held change (its digest).
+
+    ``fresh``: a job that runs again does not go on from earlier checkpoints.
+    """
 
     verb: remote_changes.ChangeVerb
     name: str
     reason: str = ""
+    fresh: bool = False
 
 
 class DrainRequest(msgspec.Struct, frozen=True):

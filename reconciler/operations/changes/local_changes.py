@@ -25,6 +25,7 @@ from reconciler.operations.changes import (
     previous_runs,
     pusher,
     remote_changes,
+    rerun_edit,
     submission,
     suspension,
     targets,
@@ -77,7 +78,7 @@ def carry_out(
     Raises:
         ChangeError: one was refused, and none was made.
     """
-    been: dict[str, previous_runs.Run] = {}
+    been: dict[str, previous_runs.PreviousRun] = {}
     if not dry_run and (to.clone is None or to.standing is not None):
         been = previous_runs.ended(previous_runs.names_of(changes), to.endpoint)
     if to.clone is not None:
@@ -100,7 +101,7 @@ def _judged(
     changes: Sequence[change_requests.Change],
     done: list[change_requests.ChangeResult],
     to: targets.ChangeTarget,
-    been: Mapping[str, previous_runs.Run],
+    been: Mapping[str, previous_runs.PreviousRun],
 ) -> list[change_requests.ChangeResult]:
     """Return results, with why they do not apply by themselves if the controller says so.
 
@@ -117,12 +118,14 @@ def _judged(
         learned = object_folders.learned(to.endpoint, to.clone, commit, standing)
     is_read = learned is not standing or (standing or {}).get("attemptedRevision") == commit
     over = previous_runs.without_start(been, to.endpoint) if is_read else {}
+    left = previous_runs.left_checkpoints(changes, been)
 
     def judged(one: change_requests.ChangeResult) -> change_requests.ChangeResult:
         if one.commit and one.name in over:
             return msgspec.structs.replace(one, message="committed", but=over[one.name])
         message = change_requests.placed(one.message, commit, learned)
-        one = msgspec.structs.replace(one, message=message)
+        warnings = (*one.warnings, left[one.name]) if one.name in left else one.warnings
+        one = msgspec.structs.replace(one, message=message, warnings=warnings)
         if verbs == {"approve"}:  # it is what lets a change apply, whatever else is held
             return _if_approved(one, learned if is_read else None)
         why = held_changes.elsewhere(standing, branch)
@@ -240,7 +243,9 @@ def _act_at(
 ) -> list[change_requests.ChangeResult]:
     """Return the controller's answer to a verb with its subjects."""
     acts = [one for one in changes if not isinstance(one, change_requests.Submit)]
-    ((verb, reason),) = {(one.verb, one.reason) for one in acts}
+    ((verb, reason, fresh),) = {
+        (one.verb, one.reason, isinstance(one, change_requests.Act) and one.fresh) for one in acts
+    }
     names = [
         name
         for one in acts
@@ -249,6 +254,8 @@ def _act_at(
     body: dict[str, Any] = {"verb": verb, "names": names, "reason": reason}
     if dry_run:
         body["dry_run"] = True
+    if fresh:
+        body["fresh"] = True
     answer = api.post("/v1/changes", body)
     return [_done(item, _told(verb, dry_run=dry_run)) for item in answer["items"]]
 
@@ -309,7 +316,7 @@ def _in_clone(
             return _drain(change, clone, dry_run=dry_run)
         if change.verb == "hold" and endpoint is not None:
             _require_unfinished(change.name, clone, endpoint)
-        message = _told(change.verb, dry_run=dry_run)
+        message = _told(change.verb, dry_run=dry_run) + _resuming(change, clone)
         held_at = _held_at(change.name, target.standing)
         outcome = _act(change, clone, held_at=held_at, dry_run=dry_run)
         already = requests.IS_HELD if change.verb == "hold" else change_requests.UNCHANGED
@@ -372,11 +379,20 @@ def _told(verb: remote_changes.ChangeVerb, *, dry_run: bool) -> str:
     return "would run again" if verb == "rerun" else f"would be {change_requests.DONE[verb]}"
 
 
+def _resuming(change: change_requests.Act, clone: working_clone.Clone) -> str:
+    """Return what to add to the message about a job that runs again."""
+    if change.verb != "rerun":
+        return ""
+    rerun = rerun_edit.Rerun(fresh=change.fresh)
+    rerun(clone.files.document("Job", change.name))
+    return f", {rerun.says}" if rerun.says else ""
+
+
 def _require_unfinished(
     name: str, clone: working_clone.Clone, endpoint: endpoints.Endpoint
 ) -> None:
     """Raise ChangeError if the run of the document has ended, as far as is known."""
-    run = pusher.run_of(clone.files.document("Job", name))
+    run = rerun_edit.run_of(clone.files.document("Job", name))
     try:
         with api_client.ApiClient(endpoint, timeout_s=LOOK_S) as api:
             known = api.get(f"/v1/jobs/{name}")["job"]
@@ -419,7 +435,7 @@ def _act(
     if change.verb == "rerun":
         if left := clone.history.left_behind(f"Rerun Job/{name}"):
             return _pushed_again(clone, left, dry_run=dry_run)
-        fields = ((("spec", "run"), pusher.run_of(clone.files.document("Job", name)) + 1),)
+        fields = rerun_edit.Rerun(fresh=change.fresh)(clone.files.document("Job", name))
     elif change.verb == "hold":
         fields = pusher.hold_fields(clone.files.document("Job", name), change.reason)
     message = f"{change.verb.capitalize()} Job/{name}{because}"

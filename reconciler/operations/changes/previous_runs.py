@@ -5,9 +5,13 @@ the controller knows, and only once it has read the commit: so it is asked befor
 """
 
 import contextlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
 
 from reconciler.changes import yaml_edit
+from reconciler.desired.documents import document_reader
 from reconciler.model.state import states
 from reconciler.operations.changes import change_requests
 from reconciler.operations.client import api_client, endpoints
@@ -16,26 +20,73 @@ from reconciler.operations.client import api_client, endpoints
 NAMES_MAX = 50
 #: How long to wait for a controller's answer about one job.
 LOOK_S = 3.0
-#: Identity of a run: its number, when it was submitted, how it ended.
-Run = tuple[int, str, str]
+
+
+class PreviousRun(msgspec.Struct, frozen=True):
+    """A run that has ended, as a controller shows it.
+
+    Attributes:
+        submitted: when it was submitted, which tells it from others of its number.
+        key: ``NAME.RUN.HASH``; empty from a controller of an earlier version.
+        checkpoint_folder: empty if it has none.
+    """
+
+    run: int
+    submitted: str
+    state: str
+    owner: str = ""
+    key: str = ""
+    checkpoint_folder: str = ""
+
+
+def _documents(changes: Sequence[change_requests.Change]) -> Iterator[dict[str, Any]]:
+    """Yield submitted documents that have a name, as far as they can be read."""
+    for change in changes:
+        if isinstance(change, change_requests.Submit):
+            with contextlib.suppress(yaml_edit.EditError, KeyError, TypeError):
+                for one in yaml_edit.documents(change.text):
+                    if one and isinstance(one["metadata"]["name"], str):
+                        yield one
 
 
 def names_of(changes: Sequence[change_requests.Change]) -> list[str]:
     """Return the names of submitted jobs, as far as they can be read."""
-    names: dict[str, None] = {}
-    for change in changes:
-        if isinstance(change, change_requests.Submit):
-            with contextlib.suppress(yaml_edit.EditError, KeyError, TypeError):
-                written = [
-                    one["metadata"]["name"] for one in yaml_edit.documents(change.text) if one
-                ]
-                names |= dict.fromkeys(one for one in written if isinstance(one, str))
-    return list(names)
+    return list(dict.fromkeys(one["metadata"]["name"] for one in _documents(changes)))
 
 
-def ended(names: Collection[str], endpoint: endpoints.Endpoint | None) -> dict[str, Run]:
+def left_checkpoints(
+    changes: Sequence[change_requests.Change], been: Mapping[str, PreviousRun]
+) -> dict[str, str]:
+    """Return what is to be said of jobs that begin without the checkpoints of their last run.
+
+    Args:
+        changes: what is submitted.
+        been: the last run of each name, which has ended.
+    """
+    found: dict[str, str] = {}
+    for document in _documents(changes):
+        name, spec = document["metadata"]["name"], document.get("spec")
+        last = been.get(name)
+        checkpoint = spec.get("checkpoint") if isinstance(spec, dict) else None
+        if last is None or not isinstance(checkpoint, dict) or spec is None:
+            continue
+        if checkpoint.get("path") or spec.get("resumeFrom") or not last.checkpoint_folder:
+            continue
+        digest = document_reader.execution_hash(spec)
+        is_same_run = last.key == f"{name}.{spec.get('run', 1)}.{digest}"
+        if is_same_run or not last.key or spec.get("owner", last.owner) != last.owner:
+            continue
+        why = "it is another run" if last.key.endswith(digest) else "what it executes has changed"
+        found[name] = (
+            f"{name} begins without the checkpoints of run {last.run}, because {why}. To go on "
+            f"from them instead: spec.resumeFrom: {last.key}"
+        )
+    return found
+
+
+def ended(names: Collection[str], endpoint: endpoints.Endpoint | None) -> dict[str, PreviousRun]:
     """Return ended runs of jobs of these names, as far as a controller knows them."""
-    found: dict[str, Run] = {}
+    found: dict[str, PreviousRun] = {}
     if endpoint is None or not names or len(names) > NAMES_MAX:
         return found
     try:
@@ -48,19 +99,28 @@ def ended(names: Collection[str], endpoint: endpoints.Endpoint | None) -> dict[s
                         continue
                     raise
                 if job["state"] in states.FINISHED_JOB_STATES:
-                    found[name] = (job["run"], job["submitted"], job["state"])
+                    found[name] = PreviousRun(
+                        job["run"],
+                        job["submitted"],
+                        job["state"],
+                        job["owner"],
+                        job.get("key", ""),
+                        job.get("checkpointFolder", ""),
+                    )
     except (api_client.ApiError, endpoints.EndpointError):
         return {}  # without an answer there is no warning
     return found
 
 
-def without_start(before: Mapping[str, Run], endpoint: endpoints.Endpoint | None) -> dict[str, str]:
+def without_start(
+    before: Mapping[str, PreviousRun], endpoint: endpoints.Endpoint | None
+) -> dict[str, str]:
     """Return why nothing starts, by name of jobs that are as ``before`` after their commit was
     read.
     """
     return {
-        name: f"nothing starts: run {run[0]} is {run[2]} already, and a run happens once. To fix: "
-        f"muster rerun {name}"
+        name: f"nothing starts: run {run.run} is {run.state} already, and a run happens once. "
+        f"To fix: muster rerun {name}"
         for name, run in ended(before, endpoint).items()
         if run == before[name]
     }

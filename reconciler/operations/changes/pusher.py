@@ -1,6 +1,6 @@
 """Turns what people ask for into requests to the repository's writer, and its answers back.
 
-Submitting adds a document, cancelling takes it out, holding sets ``spec.suspend``, rerunning
+Submitting adds a document, cancelling takes it out, holding sets ``spec.suspend``, rerun_edit
 raises ``spec.run``, draining adds to the overrides of the node's pool. What depends on what stands
 in the repository (run numbers, lists) is worked out by the writer from the very revision that the
 commit is made upon, again each time that somebody else was faster.
@@ -22,7 +22,7 @@ from reconciler.desired.documents import object_changes
 from reconciler.desired.git import source
 from reconciler.model.documents import job_spec
 from reconciler.model.values import found_values, hostlists, suggestions
-from reconciler.operations.changes import remote_changes, suspension
+from reconciler.operations.changes import remote_changes, rerun_edit, suspension
 from reconciler.operations.changes.remote_changes import RemoteChangeResult, SubmittedDocument
 
 _LOG = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class GitPusher:
             for position, pending in asked:
                 group = groups[position]
                 told = {
-                    place: _result(group[place], answer)
+                    place: _result(group[place], answer, one.request)
                     for one, answer in zip(
                         pending, itertools.islice(answers, len(pending)), strict=True
                     )
@@ -222,8 +222,11 @@ class GitPusher:
             fields = suspension.fields(change.verb)
             subject = f"{change.verb.capitalize()} {kind}/{found}".rstrip("/")
             return requests.EditObject(kind, found, fields, author, reason, subject)
-        holding = change.verb == "hold"
-        revise = self._holding(name, reason) if holding else _SIMPLE[change.verb]
+        revise: Callable[[_Document], requests.Fields] = _releasing
+        if change.verb == "hold":
+            revise = self._holding(name, reason)
+        elif change.verb == "rerun":
+            revise = rerun_edit.Rerun(fresh=change.fresh)
         return requests.ReviseObject("Job", name, revise, author, reason, subject, below)
 
     def _draining_request(
@@ -287,7 +290,7 @@ class GitPusher:
     def _holding(self, name: str, reason: str) -> Callable[[_Document], requests.Fields]:
         def revise(document: _Document) -> requests.Fields:
             last = self._last_runs(name)
-            if last is not None and last.finished_as and last.run == run_of(document):
+            if last is not None and last.finished_as and last.run == rerun_edit.run_of(document):
                 raise requests.ConflictError(finished(name, last))
             return hold_fields(document, reason)
 
@@ -300,45 +303,6 @@ def finished(name: str, last: LastRun) -> str:
         f"run {last.run} of Job/{name} is {last.finished_as} already, and can't be held; "
         "`muster rerun` starts another"
     )
-
-
-def _spec(document: _Document) -> Mapping[str, Any]:
-    """Return the spec of a document as written, which may be anything.
-
-    Raises:
-        ConflictError: it is not a mapping.
-    """
-    spec = document.get("spec")
-    if spec is None:
-        return {}
-    if not isinstance(spec, Mapping):
-        raise requests.ConflictError(_wrong(document, "spec", spec, "a mapping"))
-    return spec
-
-
-def _wrong(document: _Document, field: str, found: Any, expected: str) -> str:
-    """Return the message about a field that has to be corrected first."""
-    label = f"{document['kind']}/{document['metadata']['name']}"
-    shown = found_values.quote(found)
-    return f"{field} of {label}: found {shown}, expected {expected}: mend the document first"
-
-
-def run_of(document: _Document) -> int:
-    """Return the run that a document asks for.
-
-    Raises:
-        ConflictError: it is not a whole number.
-    """
-    run = _spec(document).get("run")
-    if run is None:
-        return 1
-    if isinstance(run, bool) or not isinstance(run, int):
-        raise requests.ConflictError(_wrong(document, "spec.run", run, "a whole number"))
-    return run
-
-
-def _rerunning(document: _Document) -> requests.Fields:
-    return ((("spec", "run"), run_of(document) + 1),)
 
 
 def hold_fields(document: _Document, reason: str) -> requests.Fields:
@@ -367,19 +331,18 @@ def _releasing(_document: _Document) -> requests.Fields:
     return RELEASE_FIELDS
 
 
-_SIMPLE = {"rerun": _rerunning, "release": _releasing}
-
-
 def overrides_of(document: _Document) -> list[Mapping[str, Any]]:
     """Return the overrides of a pool as written.
 
     Raises:
         ConflictError: they are not a list of mappings.
     """
-    found = _spec(document).get("overrides") or []
+    found = rerun_edit.written_spec(document).get("overrides") or []
     if not isinstance(found, list) or not all(isinstance(entry, Mapping) for entry in found):
         expected = "a list of mappings"
-        raise requests.ConflictError(_wrong(document, "spec.overrides", found, expected))
+        raise requests.ConflictError(
+            rerun_edit.wrong_field(document, "spec.overrides", found, expected)
+        )
     return found
 
 
@@ -473,8 +436,18 @@ _STATUS = {
 }
 
 
-def _result(change: SubmittedDocument, answer: requests.RequestResult) -> RemoteChangeResult:
-    """Return the writer's answer as a result."""
+def _said(change: SubmittedDocument, request: requests.Request) -> str:
+    """Return what is to be told of an accepted change beside that it was made."""
+    revise = getattr(request, "revise", None)
+    if not isinstance(revise, rerun_edit.Rerun) or not revise.says:
+        return ""
+    return f"{'would run' if change.dry_run else 'runs'} again, {revise.says}"
+
+
+def _result(
+    change: SubmittedDocument, answer: requests.RequestResult, request: requests.Request
+) -> RemoteChangeResult:
+    """Return the writer's answer to a request as the result of a change."""
     status = _STATUS.get(answer.status)
     if answer.status == "missing" and change.verb == "prune":
         return RemoteChangeResult(change.name, 200, "its file has left already")
@@ -490,6 +463,6 @@ def _result(change: SubmittedDocument, answer: requests.RequestResult) -> Remote
     if status is not None:
         return RemoteChangeResult(change.name, status, answer.message)
     if answer.status != "unchanged":
-        return RemoteChangeResult(change.name, 200, "", answer.commit)
+        return RemoteChangeResult(change.name, 200, _said(change, request), answer.commit)
     message = requests.IS_HELD if change.verb == "hold" else answer.message
     return RemoteChangeResult(change.name, 200, message, answer.commit)

@@ -74,6 +74,7 @@ class SubmittedDocument(msgspec.Struct, frozen=True):
         queue, owner: of the job, for ``submit``, as written.
         above: the caller is above the rules of Access, as an administrator's token is.
         warnings: problems of the document that do not refuse it, a sentence each.
+        fresh: for ``rerun``: the run does not go on from earlier checkpoints.
         submission: identifies a submission that has waited for git; empty: it has not.
         waited_since: when it came, in seconds since the epoch.
     """
@@ -89,6 +90,7 @@ class SubmittedDocument(msgspec.Struct, frozen=True):
     queue: str = ""
     owner: str = ""
     above: bool = False
+    fresh: bool = False
     submission: str = ""
     waited_since: float = 0.0
 

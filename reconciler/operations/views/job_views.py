@@ -180,9 +180,7 @@ def job_view(
         state=of.state.value,
         reasons=[reason_view(reason) for reason in reasons] if not of.finished else [],
         place=place if waits else None,
-        estimated_start=json_format.time_or_none(expected.at)
-        if waits and expected is not None
-        else None,
+        estimated_start=json_format.time_or_none(expected.at) if waits and expected else None,
         estimated_certain=waits and expected is not None and expected.certain,
         start_takes_back=waits and expected is not None and expected.takes_back,
         latest_start=json_format.time_or_none(expected.latest) if waits and expected else None,
@@ -209,6 +207,8 @@ def job_view(
         path=spec.path,
         depends_on=[one.job for one in spec.depends_on],
         tasks=_tasks(spec, running),
+        key=spec.key,
+        checkpoint_folder=spec.checkpoint.path if spec.checkpoint is not None else "",
     )
 
 

@@ -153,9 +153,10 @@ class JobView(json_format.View, frozen=True):
     ``elements`` counts elements by state; ``attempts`` holds a bounded number of them;
     ``dependsOn`` names the jobs that it waits for, or waited for. ``estimatedCertain``: it starts
     by ``latestStart`` if running work keeps to its limits; otherwise others may take that capacity
-    first. ``estimatedStart`` uses typical run times, so it may be earlier; with ``startTakesBack``
-    other queues have to return borrowed capacity by then. ``tasks`` is set for elastic jobs, over
-    all groups; null for others, and for arrays, whose elements are gangs each.
+    first. ``key`` is what the ids of its attempts begin with, ``checkpointFolder`` where it saves,
+    below the nodes' shared folder. ``estimatedStart`` uses typical run times, so it may be earlier;
+    with ``startTakesBack`` other queues have to return borrowed capacity by then. ``tasks`` is set
+    for elastic jobs, over all groups; null for others, and for arrays, whose elements are gangs.
     """
 
     name: str
@@ -183,6 +184,8 @@ class JobView(json_format.View, frozen=True):
     latest_start: str | None = None
     start_takes_back: bool = False
     tasks: TasksView | None = None
+    key: str = ""
+    checkpoint_folder: str = ""
     set_by_policy: list[FieldMutationView] = []
 
 

@@ -34,13 +34,15 @@ class ChangeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Jobs (nodes for ``drain`` and ``undrain``, digests for ``approve``, ``cluster`` or
     ``queue/NAME`` for ``suspend`` and ``resume``), and what is asked.
 
-    ``dry_run``: nothing is written; the answer is what it would be, without a commit.
+    ``dry_run``: nothing is written; the answer is what it would be, without a commit. ``fresh``:
+    jobs that run again do not go on from their earlier checkpoints.
     """
 
     verb: remote_changes.ChangeVerb
     names: list[str]
     reason: str = ""
     dry_run: bool = False
+    fresh: bool = False
 
 
 @post(
@@ -116,7 +118,12 @@ async def change(
     require_count(names, SUBJECTS_MAX)
     changes = [
         remote_changes.SubmittedDocument(
-            data.verb, caller.name, name, reason=data.reason, dry_run=data.dry_run
+            data.verb,
+            caller.name,
+            name,
+            reason=data.reason,
+            dry_run=data.dry_run,
+            fresh=data.fresh and data.verb == "rerun",
         )
         for name in names
     ]

@@ -305,3 +305,25 @@ def test_what_runs_keep_does_not_depend_on_the_cache() -> None:
                 assert cached.cycle() == bare.cycle(), seed
         told.append(len(cached.events("JobChangeWaits")))
     assert sum(told) > len(told)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kept"),
+    [
+        ("checkpoints/a/1", "checkpoints/a/1-3fa0b2c1", "checkpoints/a/1"),
+        ("checkpoints/a/1-3fa0b2c1", "checkpoints/b/2-3fa0b2c1", "checkpoints/b/2-3fa0b2c1"),
+        ("checkpoints/a/2", "checkpoints/a/1-3fa0b2c1", "checkpoints/a/1-3fa0b2c1"),
+    ],
+)
+def test_a_run_of_an_earlier_version_keeps_its_folder(before: str, after: str, kept: str) -> None:
+    """Its next try would find no checkpoint."""
+    world = World(nodes=1)
+    checkpoints = (desired.Checkpoint("SIGTERM", 30, path) for path in (before, after))
+    old, new = (job("a", checkpoint=checkpoint) for checkpoint in checkpoints)
+    world.commit(old)
+    world.cycle()
+    world.commit(new)
+    world.cycle()
+    found = world.memory.jobs["a"].spec.checkpoint
+    assert found is not None
+    assert found.path == kept

@@ -68,7 +68,11 @@ CASES = [
     ({"lease": "5m"}, "lease_s", 300),
     ({}, "lease_s", None),
     ({"checkpoint": "{}"}, "lease_s", 900),
-    ({"checkpoint": "{}"}, "checkpoint", desired.Checkpoint("SIGTERM", 30, "checkpoints/a/1")),
+    (
+        {"checkpoint": "{}"},
+        "checkpoint",
+        desired.Checkpoint("SIGTERM", 30, "checkpoints/a/1-30246e15"),
+    ),
     ({"checkpoint": "{path: x/y}"}, "checkpoint", desired.Checkpoint("SIGTERM", 30, "x/y")),
     ({"array": "{count: 4, parallelism: 2}"}, "array_count", 4),
     ({"array": "{count: 4, parallelism: 2}"}, "parallelism", 2),

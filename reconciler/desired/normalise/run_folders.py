@@ -1,0 +1,66 @@
+"""Folders that a run leaves behind: of its checkpoints, and of its outputs.
+
+They are the run's own: named after its number, its owner and what it executes.
+"""
+
+from reconciler.desired.documents.faults import FaultCollector
+from reconciler.desired.normalise import volumes
+from reconciler.model import desired
+from reconciler.model.documents import job_spec
+from reconciler.model.state import identifiers
+from reconciler.model.values import found_values
+
+_NO_STAGE = desired.StagingSpec()
+
+
+def checkpoint(
+    job: job_spec.JobSpec, name: str, digest: str, faults: FaultCollector
+) -> desired.Checkpoint | None:
+    """Return the checkpoints of a job; None: it has none."""
+    spec = job.checkpoint
+    if spec is None:
+        if job.resume_from is not None:
+            faults.add(
+                "no-checkpoint",
+                "the job has no checkpoints to go on from",
+                "spec",
+                "resumeFrom",
+                found=found_values.quote(job.resume_from),
+                expected="spec.checkpoint beside it",
+            )
+        return None
+    return desired.Checkpoint(
+        spec.signal,
+        faults.duration(spec.grace, "spec", "checkpoint", "grace"),
+        _checkpoint_path(job, name, digest, faults),
+        spec.pattern or "",
+        spec.marker or "",
+        faults.duration(spec.settle, "spec", "checkpoint", "settle"),
+        None if spec.every is None else faults.duration(spec.every, "spec", "checkpoint", "every"),
+    )
+
+
+def _checkpoint_path(job: job_spec.JobSpec, name: str, digest: str, faults: FaultCollector) -> str:
+    written = job.checkpoint.path if job.checkpoint is not None else None
+    run, owner = job.run, job.owner or ""
+    if job.resume_from is not None:
+        if written:
+            faults.add(
+                "two-folders",
+                "checkpoint.path names the folder already",
+                "spec",
+                "resumeFrom",
+                found=found_values.quote(job.resume_from),
+                expected="one of checkpoint.path and resumeFrom",
+            )
+        name, number, digest = job.resume_from.split(".")
+        run = int(number)
+    return written or identifiers.default_checkpoint_path(name, run, owner, digest)
+
+
+def stage(spec: job_spec.JobSpec, digest: str, faults: FaultCollector) -> desired.StagingSpec:
+    """Return the staging of a job."""
+    if spec.stage is None:
+        return _NO_STAGE
+    run = identifiers.run_folder(spec.run, spec.owner or "", digest)
+    return volumes.stage(spec.stage, run, faults)
