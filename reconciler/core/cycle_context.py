@@ -80,7 +80,9 @@ class CycleContext:
         # overrides change neither pools nor settings
         graces = stop_orders.Graces(self.nodes, desired_state.structure)
         self.stops = stop_orders.StopOrders(self.attempts, graces, now)
-        self.losses = attempt_losses.AttemptLosses(self.attempts, self.jobs, self.events, now)
+        self.losses = attempt_losses.AttemptLosses(
+            self.attempts, self.jobs, self.events, observed.nodes, now
+        )
         self.reasons = cycle_reasons.CycleReasons(observed.reasons)
         self.work = cycle_work.CycleWork(observed.scheduler_state.short_since)
         self.remedies = remedy_log.RemedyLog(observed.remedies)

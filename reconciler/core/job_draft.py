@@ -24,6 +24,7 @@ class JobDraft:
 
     __slots__ = (
         "base",
+        "declared_over",
         "elements",
         "ended_at",
         "is_new",
@@ -47,6 +48,7 @@ class JobDraft:
         self.started_at = record.started_at
         self.ended_at = record.ended_at
         self.removed = record.removed
+        self.declared_over = record.declared_over
         self.message = record.message
         self.reason_key = record.reason_key
         self.is_new = False
@@ -91,6 +93,7 @@ class JobDraft:
             and self.started_at == base.started_at
             and self.ended_at == base.ended_at
             and self.removed is base.removed
+            and self.declared_over is base.declared_over
             and self.message == base.message
             and self.reason_key == base.reason_key
         ):
@@ -105,6 +108,7 @@ class JobDraft:
             started_at=self.started_at,
             ended_at=self.ended_at,
             removed=self.removed,
+            declared_over=self.declared_over,
             message=self.message,
             reason_key=self.reason_key,
         )

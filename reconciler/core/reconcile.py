@@ -230,8 +230,10 @@ def _update(
     check_trials.apply(context, structure)
     ended("health")
     # attempts, time limits, holds, budgets, drains -> verdicts, states of jobs, stop orders
-    lifecycle.progress(context, structure)
-    quarantined_jobs.end_overdue(context)
+    recovery = desired_state.recovery
+    awaiting = recovery.awaiting if recovery is not None else frozenset[str]()
+    lifecycle.progress(context, structure, awaiting)
+    quarantined_jobs.end_overdue(context, awaiting)
     budgets.enforce(context, structure)
     draining.apply(context)
     admission.admit_successors(context, in_force)

@@ -105,6 +105,11 @@ class CycleJobs:
         held = self.drafts.get(name) or self.known.get(name)
         return held.state if held is not None else None
 
+    def is_declared_over(self, name: str) -> bool:
+        """Return True if somebody said that a job counts as done."""
+        held = self.drafts.get(name) or self.known.get(name)
+        return held is not None and held.declared_over
+
     def reason_key(self, name: str) -> str:
         """Return the key of a job's pending reasons; empty if it has none."""
         held = self.drafts.get(name) or self.known.get(name)

@@ -27,8 +27,16 @@ _ENDED = {
 }
 
 
-def progress(context: cycle_context.CycleContext, structure: desired.Structure) -> None:
-    """Judge every current try, then apply time, holds and removals to each job."""
+def progress(
+    context: cycle_context.CycleContext, structure: desired.Structure, awaiting: frozenset[str]
+) -> None:
+    """Judge every current try, then apply time, holds and removals to each job.
+
+    Args:
+        context: of this cycle.
+        structure: in force.
+        awaiting: jobs of which a store from the past may know the wrong try, or a part of it.
+    """
     departures = elastic_jobs.Departures(
         context.attempts,
         context.work,
@@ -52,13 +60,15 @@ def progress(context: cycle_context.CycleContext, structure: desired.Structure) 
         if draft is None:
             continue
         with job_errors.JobErrorScope(name):
-            _enforce(context.stops, context.alarm, context.now, draft)
+            is_known = name not in awaiting
+            _enforce(context.stops, context.alarm, context.now, draft, is_known=is_known)
             for element in context.attempts.elements(name):
-                ends_at = judge.judge(draft, element)
+                ends_at = judge.judge(draft, element, is_known=is_known)
                 if ends_at is not None:
                     context.alarm.wake(ends_at)
             settle(context.jobs, draft)
-            _rest(context.cache, context.attempts, context.now, draft)
+            if is_known:
+                _rest(context.cache, context.attempts, context.now, draft)
     moment = context.cache.next_moment()
     if moment is not None:
         context.alarm.wake(moment)
@@ -72,7 +82,8 @@ def progress(context: cycle_context.CycleContext, structure: desired.Structure) 
         draft = context.jobs.draft(name)
         if draft is not None and not draft.finished:
             with job_errors.JobErrorScope(name):
-                _enforce(context.stops, context.alarm, context.now, draft)
+                is_known = name not in awaiting
+                _enforce(context.stops, context.alarm, context.now, draft, is_known=is_known)
                 settle(context.jobs, draft)
 
 
@@ -123,14 +134,19 @@ def _enforce(
     alarm: cycle_alarm.CycleAlarm,
     now: float,
     draft: job_draft.JobDraft,
+    *,
+    is_known: bool = True,
 ) -> None:
-    """Apply removal, deadline and hold, each of which ends all of a job."""
+    """Apply removal, deadline and hold, each of which ends all of a job.
+
+    Of a job that is not known, which may have ended before, the deadline ends nothing.
+    """
     spec = draft.spec
     if spec.deadline is not None and spec.deadline > now:
         alarm.wake(spec.deadline)
     if draft.removed:
         _end_all(stops, draft, EndReason.CANCELLED, JobState.CANCELLED)
-    elif spec.deadline is not None and spec.deadline <= now:
+    elif spec.deadline is not None and spec.deadline <= now and is_known:
         draft.message = "its deadline has passed"
         _end_all(stops, draft, EndReason.TIMED_OUT, JobState.TIMED_OUT)
     elif spec.suspend:

@@ -50,10 +50,15 @@ def without(
     )
 
 
-def end_overdue(context: cycle_context.CycleContext) -> None:
-    """Order overdue tasks of quarantined jobs to stop, or request a cycle for that."""
+def end_overdue(context: cycle_context.CycleContext, awaiting: frozenset[str]) -> None:
+    """Order overdue tasks of quarantined jobs to stop, or request a cycle for that.
+
+    Of jobs that are ``awaiting`` another try may be under way.
+    """
     stops = context.stops
     for name, record in sorted(context.observed.quarantined.items()):
+        if name in awaiting:
+            continue
         for element in context.attempts.elements(name):
             attempts = context.attempts.of_element(name, element)
             ends_at = _ends_at(record.spec, attempts)

@@ -76,10 +76,16 @@ def _suspended_behind_git(override: records.Override) -> Readiness:
     )
 
 
-def _condition_met(condition: str, state: JobState) -> bool:
+def _condition_met(condition: str, state: JobState, *, is_done: bool) -> bool:
+    """Return True if a dependency on a job in an end state is met.
+
+    Of a job that somebody said is done (``is_done``) nobody knows how it ended: it counts as
+    succeeded, so that work that waits for it can start.
+    """
     if condition == "afterAny":
         return True
-    return (state is JobState.SUCCEEDED) == (condition == "afterOk")
+    has_succeeded = is_done or state is JobState.SUCCEEDED
+    return has_succeeded == (condition == "afterOk")
 
 
 def _dependency_reason(
@@ -248,7 +254,8 @@ class ReadinessCheck:
             return None
         if state not in FINISHED_JOB_STATES:
             return _dependency_reason(spec, dependency, "it ends")
-        if _condition_met(dependency.condition, state):
+        is_done = self._jobs.is_declared_over(dependency.job)
+        if _condition_met(dependency.condition, state, is_done=is_done):
             return None
         return Readiness(
             reason_key=f"DependencyNeverMet/{spec.name}",
@@ -266,7 +273,8 @@ class ReadinessCheck:
         code = elements[element]
         finished = code >= _FINISHED_FROM
         state = JobState.SUCCEEDED if code == ELEMENT_CODE[JobState.SUCCEEDED] else JobState.FAILED
-        return finished and _condition_met(dependency.condition, state)
+        is_done = self._jobs.is_declared_over(dependency.job)
+        return finished and _condition_met(dependency.condition, state, is_done=is_done)
 
     def _same_elements(
         self,

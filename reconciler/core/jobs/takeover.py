@@ -91,7 +91,8 @@ def _lose_unlisted(
     listed = {one.id for one in report.attempts}
     for attempt in attempts.of_node(report.node) if report.complete else ():
         if attempt.id not in listed and attempt.assigned_at < since:
-            losses.lose(attempt, EndReason.LOST, f"{report.node} no longer has it")
+            message = f"{report.node} no longer has it"
+            losses.lose(attempt, EndReason.LOST, message, unseen=True)
 
 
 def _end_declared(
@@ -108,6 +109,7 @@ def _end_declared(
                 draft.set_element(element, JobState.CANCELLED)
                 draft.set_note(element, None)
         draft.message = DECLARED_OVER
+        draft.declared_over = True
 
 
 def _restart_incomplete(context: cycle_context.CycleContext, recovery: desired.Recovery) -> None:

@@ -155,8 +155,16 @@ class TryJudge:
         self._work = work
         self._events = events
 
-    def judge(self, draft: job_draft.JobDraft, element: int) -> float | None:
+    def judge(
+        self, draft: job_draft.JobDraft, element: int, *, is_known: bool = True
+    ) -> float | None:
         """Judge one element's try: it runs, has failed, has ended, or its time is up.
+
+        Args:
+            draft: the job.
+            element: of the job.
+            is_known: False while a store from the past may not know all of the try, or not the
+                newest one: then its time is not up, and what has ended well may be a part.
 
         Returns:
             When its time is up, if time alone will end it.
@@ -172,13 +180,14 @@ class TryJudge:
             give_verdict(self._stops, draft, element, fault.end_reason or EndReason.EXITED)
             attempts = self._under_way(draft, element)
         if all(attempt.state is AttemptState.ENDED for attempt in attempts):
-            self._conclude(draft, element, attempts)
+            if is_known or elastic_jobs.is_whole(draft.spec, attempts):
+                self._conclude(draft, element, attempts)
             return None
         gang_barrier.release(draft.spec, attempts, self._stops.attempts)
         if all(attempt.started_at is not None for attempt in attempts):
             draft.set_element(element, JobState.RUNNING)
             _note_start(draft, attempts)
-        ends_at = try_ends_at(draft, element, attempts)
+        ends_at = try_ends_at(draft, element, attempts) if is_known else None
         if ends_at is not None and ends_at <= self._limits.now:
             give_verdict(self._stops, draft, element, EndReason.TIMED_OUT)
             return None

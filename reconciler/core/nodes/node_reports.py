@@ -322,7 +322,8 @@ class _NodeReports:
         }
         for attempt in self._attempts.of_node(node.name):
             if attempt.boot_id != report.boot_id and attempt.id not in ended:
-                self._losses.lose(attempt, EndReason.NODE_LOST, f"{node.name} was started again")
+                message = f"{node.name} was started again"
+                self._losses.lose(attempt, EndReason.NODE_LOST, message, unseen=True)
         self._events.add("NodeRebooted", "another boot of the node reports", node=node.name)
 
     def _lose_unlisted(self, node: records.NodeRecord, listed: set[str]) -> None:
@@ -335,4 +336,5 @@ class _NodeReports:
                 continue
             seen = attempt.state in _SEEN_RUNNING or attempt.started_at is not None
             if seen:
-                self._losses.lose(attempt, EndReason.LOST, f"{node.name} no longer knows it")
+                message = f"{node.name} no longer knows it"
+                self._losses.lose(attempt, EndReason.LOST, message, unseen=True)

@@ -63,7 +63,8 @@ class JobRecord(msgspec.Struct, frozen=True):
 
     ``elements`` holds one byte an element, an index into ``states.ELEMENT_CODES``; ``notes`` is
     sparse. ``reason_key`` points into ``Observed.reasons`` while it is pending. ``removed`` is set
-    if its document left the repository while it was alive.
+    if its document left the repository while it was alive, ``declared_over`` if somebody said that
+    it counts as done, as after a restore.
     """
 
     spec: desired.Job
@@ -77,6 +78,7 @@ class JobRecord(msgspec.Struct, frozen=True):
     removed: bool = False
     message: str = ""
     reason_key: str = ""
+    declared_over: bool = False
 
     @property
     def name(self) -> str:

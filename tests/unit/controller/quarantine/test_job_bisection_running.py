@@ -153,7 +153,7 @@ def test_a_cycle_is_made_when_its_time_is_up(tmp_path: Path) -> None:
     wanted = site.loop._track.desired
     assert wanted is not None
     desk = cycle_context.CycleContext(wanted, site.loop._state.observed((), {}), site.now)
-    quarantined_jobs.end_overdue(desk)
+    quarantined_jobs.end_overdue(desk, frozenset())
     assert (desk.alarm.wake_at, desk.attempts.renewed) == (attempt.started_at + 300, {})
     site.close()
 

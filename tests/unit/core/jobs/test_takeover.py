@@ -314,3 +314,81 @@ def test_times_and_codes_that_no_node_has_are_not_taken_over(moment: float) -> N
     assert 0 <= attempt.started_at <= bed.world.now
     assert 0 <= attempt.ended_at <= bed.world.now
     assert 0 <= attempt.assigned_at <= bed.world.now
+
+
+def running(name: str, **settings: object) -> Recovering:
+    """Return a store from a time at which a job ran on n0, and that began to lead much later."""
+    bed = Recovering(name, **settings)
+    bed.tell("n0", runs(bed.id_of(name)), proven=True)
+    bed.world.now += 1000
+    bed.world.memory.leader_since = bed.world.now
+    bed.recovery = desired.Recovery(frozenset({name}))
+    return bed
+
+
+@pytest.mark.parametrize(
+    "ends", [{"time_limit_s": 60}, {"deadline": 1_000_500.0}], ids=["limit", "deadline"]
+)
+def test_time_ends_nothing_of_which_another_try_may_run(ends: dict[str, object]) -> None:
+    bed = running("a", **ends)
+    for _ in range(3):
+        bed.cycle()
+    assert bed.state("a") is JobState.RUNNING
+    bed.tell("n0", held=True)
+    assert bed.state("a") is JobState.PENDING, "it waits for somebody to say if it has run"
+    second = bed.id_of("a", number=2)
+    late = msgspec.structs.replace(runs(second), started_at=bed.world.now)
+    bed.tell("n1", late, proven=True)
+    assert bed.on("a") == {second: "n1"}
+
+
+def test_a_time_limit_counts_again_once_a_job_is_known() -> None:
+    bed = running("a", time_limit_s=60)
+    bed.tell("n0", runs(bed.id_of("a")), proven=True)
+    assert bed.state("a") is JobState.RUNNING
+    bed.recovery = desired.Recovery(frozenset())
+    bed.cycle()
+    (attempt,) = bed.world.memory.attempts.values()
+    assert attempt.stop is not None
+    assert attempt.stop.reason is EndReason.TIMED_OUT
+
+
+@pytest.mark.parametrize(("rest", "state"), [("", "Running"), ("n1", "Succeeded")])
+def test_a_gang_has_succeeded_when_all_of_it_is_known_to_have(rest: str, state: str) -> None:
+    bed = Recovering("a", count=2)
+    bed.tell("n0", runs(bed.id_of("a")), proven=True)
+    bed.tell("n0", ended(bed.id_of("a")), proven=True)
+    if rest:
+        bed.tell(rest, ended(bed.id_of("a", index=1)), proven=True)
+    bed.cycle()
+    assert (bed.state("a") is JobState.SUCCEEDED) is (state == "Succeeded")
+    if not rest:  # somebody has it start again
+        bed.recovery = desired.Recovery(trusted=frozenset(), started=frozenset({"a"}))
+        bed.cycle()
+        assert set(bed.on("a")) == {bed.id_of("a", number=2, index=index) for index in (0, 1)}
+
+
+def test_what_is_lost_counts_until_it_was_heard_of_last() -> None:
+    bed = running("a")
+    heard_at = bed.world.memory.nodes["n0"].last_report_at
+    (attempt,) = bed.tell("n0").attempts
+    assert (attempt.end_reason, attempt.ended_at) == (EndReason.LOST, heard_at)
+    assert bed.world.now > heard_at + 900
+
+
+@pytest.mark.parametrize(
+    ("condition", "starts"), [("afterOk", True), ("afterAny", True), ("afterNotOk", False)]
+)
+def test_what_waits_for_a_job_that_counts_as_done_starts(condition: str, *, starts: bool) -> None:
+    bed = Recovering("first")
+    waits = job("second", depends_on=(desired.Dependency("first", condition),))  # type: ignore[arg-type]
+    bed.world.commit(waits)
+    key = bed.world.jobs["first"].key
+    bed.recovery = desired.Recovery(ended=frozenset({key}), trusted=frozenset())
+    bed.cycle()
+    assert bed.state("first") is JobState.CANCELLED
+    bed.recovery = None
+    for node in bed.world.nodes:
+        bed.tell(node)
+    assert bool(bed.on("second")) is starts
+    assert (bed.world.reason("second") == "DependencyNeverMet") is not starts
