@@ -185,3 +185,12 @@ def test_a_copy_made_while_its_store_asked_goes_on_unless_another_one_led_since(
     bed.adopting.judge(verdict)
     assert bed.withheld() == waits
     assert bed.adopting.state.told is (waits == {"old"})
+
+
+def test_a_record_that_is_deleted_while_its_leader_is_waited_for_is_not_forgotten() -> None:
+    bed = Adopting(job("a"), pending=False, why="")
+    theirs = "another led at noon"
+    for past, blocked in ((theirs, "it leads until one"), ("", "")):
+        bed.adopting.judge(lead_claim.LeadVerdict(past, blocked, "here", frozenset(), above=0))
+    assert bed.withheld() == {"a"}
+    assert (bed.adopting.pending, bed.adopting.state.blocked) == (True, "")

@@ -181,6 +181,17 @@ def test_without_a_lease_a_controller_waits_one_lease_for_another(bed: Bed, why:
     assert bed.claim.take_restored() == 0
 
 
+def test_who_knows_that_the_other_is_dead_deletes_its_record_and_ends_the_wait(bed: Bed) -> None:
+    bed.claim.release(bed.status)
+    bed.push_foreign()
+    bed.start(epoch=2)
+    assert bed.is_blocked()
+    git(bed.repository.path, "update-ref", "-d", NAME)
+    bed.keep(lead_claim.LOOK_EVERY_S)
+    assert not bed.is_blocked()
+    assert bed.leader() == "ours"
+
+
 def test_a_leader_that_could_not_renew_its_lease_steps_down(bed: Bed) -> None:
     bed.keep(0)
     away = bed.repository.path.with_name("away")
