@@ -54,7 +54,7 @@ class Refuse(msgspec.Struct, frozen=True):
 
 class EndAttempt(msgspec.Struct, frozen=True):
     """End a running attempt. ``grace_s``: None for the time it was started with. ``message``: why,
-    besides the reason.
+    besides the reason. ``to``: who gets a signal that asks to save.
     """
 
     attempt: str
@@ -62,6 +62,7 @@ class EndAttempt(msgspec.Struct, frozen=True):
     signal: str = "SIGTERM"
     grace_s: int | None = None
     message: str = ""
+    to: str = ""
 
 
 class Forget(msgspec.Struct, frozen=True):
@@ -424,7 +425,7 @@ class AgentState:
         if order is None or self._stops.get(name) == order:
             return []
         self._stops[name] = order
-        return [EndAttempt(name, order.reason, order.signal, order.grace_s)]
+        return [EndAttempt(name, order.reason, order.signal, order.grace_s, to=order.to)]
 
     def _begin(self, assignment: Assignment) -> Step:
         """Return the steps for an attempt that is unknown here: it starts, or never will."""

@@ -157,7 +157,9 @@ class Supervisor:
         attempt = self.attempts.by_name.get(order.id)
         if attempt is not None:
             grace_s = attempt.order.grace_s if order.grace_s is None else order.grace_s
-            self.attempts.stop(attempt, order.reason, order.signal, grace_s, order.message)
+            self.attempts.stop(
+                attempt, order.reason, order.signal, grace_s, message=order.message, to=order.to
+            )
 
     def on_renew(self, order: orders.RenewOrder) -> None:
         """Renew leases: the controller answered a request sent at ``at`` on the boot clock."""
@@ -196,7 +198,7 @@ class Supervisor:
             if found is None:
                 return any_died
             any_died = True
-            attempt = self.attempts.process_died(found.si_pid)
+            attempt = self.attempts.process_died(found)
             if found.si_pid == self.reaper.pid:
                 os.waitpid(found.si_pid, 0)
                 self.reaper.start()

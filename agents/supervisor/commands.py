@@ -51,6 +51,7 @@ class StartCommand(TaskProgram):
         hold: the agent keeps the command until the whole gang is prepared.
         spare: folder in the trash that can be reused.
         scratch_bytes: what the attempt's folders may take of the disk; left out without a limit.
+        checkpoint_to: who gets the checkpoint signal; left out without one.
     """
 
     op: Literal["start"]
@@ -64,6 +65,7 @@ class StartCommand(TaskProgram):
     hold: NotRequired[bool]
     spare: NotRequired[str | None]
     scratch_bytes: NotRequired[int]
+    checkpoint_to: NotRequired[str]
 
 
 class RefuseCommand(TypedDict):
@@ -76,7 +78,11 @@ class RefuseCommand(TypedDict):
 
 
 class StopCommand(TypedDict):
-    """A command to signal an attempt, and to kill it after its grace."""
+    """A command to signal an attempt, and to kill it after its grace.
+
+    Attributes:
+        to: who gets a signal that asks to save; left out if it does not.
+    """
 
     op: Literal["stop"]
     id: str
@@ -84,6 +90,7 @@ class StopCommand(TypedDict):
     signal: str
     grace_s: int | None
     message: NotRequired[str]
+    to: NotRequired[str]
 
 
 class ForgetCommand(TypedDict):

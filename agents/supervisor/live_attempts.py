@@ -3,13 +3,21 @@
 Standard library only.
 """
 
+import os
 import signal
 import traceback
 from collections.abc import Callable
 from typing import Any
 
 from agents.host import failpoints, processes
-from agents.supervisor import exit_reasons, orphans, spawn, start_queue, task_isolation
+from agents.supervisor import (
+    exit_reasons,
+    orphans,
+    spawn,
+    start_queue,
+    stop_signals,
+    task_isolation,
+)
 from agents.supervisor.record_table import Record, RecordTable
 from agents.supervisor.supervisor_log import complain
 
@@ -21,6 +29,8 @@ KILL_AGAIN_S = 2.0
 TIDY_S = 1.0
 #: How soon an attempt that has exited is checked for processes that are left.
 CHECK_AGAIN_S = 0.05
+#: The same while the rest of an attempt may go on; the end of what it adopted wakes the supervisor.
+REST_AGAIN_S = 0.5
 
 
 class LiveAttempts:
@@ -50,6 +60,8 @@ class LiveAttempts:
         self._orphans = orphans.OrphanFinder(root, isolation.owner_of)
         #: Processes of attempts that are over, which not even SIGKILL has ended.
         self._stuck: set[int] = set()
+        #: Attempts whose processes have not got the signal that asks to save yet.
+        self._to_ask: list[spawn.Attempt] = []
 
     def __len__(self) -> int:
         return len(self.by_name)
@@ -83,10 +95,19 @@ class LiveAttempts:
         reason: str,
         signal_name: str,
         grace_s: float,
+        *,
         message: str = "",
+        to: str = "",
     ) -> None:
-        """Signal an attempt, and kill it after ``grace_s``; a later call only shortens that."""
+        """Signal an attempt, and kill it after ``grace_s``; a later call only shortens that.
+
+        Args:
+            to: who gets a signal that asks to save, with the next :meth:`enforce`; empty: the
+                process group, at once.
+        """
         kill_at = processes.boottime() + grace_s
+        if attempt.rest_until > kill_at:
+            attempt.rest_until, attempt.deadline = kill_at, kill_at + SWEEP_S
         if attempt.exited:
             return
         if attempt.why:
@@ -95,13 +116,37 @@ class LiveAttempts:
         attempt.why, attempt.kill_at, attempt.stopped = reason, kill_at, message
         attempt.record = {**attempt.record, "state": "Stopping"}
         self._table.put(attempt.record)
-        number = signal.Signals.__members__.get(signal_name, signal.SIGTERM)
-        processes.kill_group(attempt.pid, number)
+        number = stop_signals.number_of(signal_name)
+        if to:
+            attempt.saves_on, attempt.to = number, to
+            self._to_ask.append(attempt)
+        else:
+            processes.kill_group(attempt.pid, number)
 
-    def process_died(self, pid: int) -> spawn.Attempt | None:
-        """Return the attempt of a dead main process, whose process group is killed."""
-        attempt = self._by_pid.pop(pid, None)
-        if attempt is not None:
+    def _ask_to_save(self) -> None:
+        """Signal those processes of stopping attempts that save, after one look at all."""
+        attempts = [attempt for attempt in self._to_ask if not attempt.exited]
+        self._to_ask = []
+        if not attempts:
+            return
+        for attempt, pids in self._orphans.trees(attempts, self.by_name, self._spared()):
+            task = stop_signals.facts_of(pids, attempt.saves_on)
+            for pid in stop_signals.receivers(attempt.pid, task, attempt.to):
+                processes.kill(pid, attempt.saves_on)
+
+    def process_died(self, died: os.waitid_result) -> spawn.Attempt | None:
+        """Return the attempt of a dead main process, whose process group is killed.
+
+        If it died of the very signal that asks to save, the rest may be what saves: it goes on for
+        the grace.
+        """
+        attempt = self._by_pid.pop(died.si_pid, None)
+        if attempt is None:
+            return None
+        was_killed = died.si_code in {os.CLD_KILLED, os.CLD_DUMPED}
+        if attempt.kill_at and was_killed and died.si_status == attempt.saves_on:
+            attempt.rest_until = attempt.kill_at
+        else:
             processes.kill_group(attempt.pid, signal.SIGKILL)
         return attempt
 
@@ -113,7 +158,8 @@ class LiveAttempts:
         self._orphans.forget_process(pid)
         if attempt is None:
             return
-        attempt.exited, attempt.deadline = True, processes.boottime() + SWEEP_S
+        attempt.exited = True
+        attempt.deadline = max(attempt.rest_until, processes.boottime()) + SWEEP_S
         attempt.record = attempt.record | {
             "exit_code": exit_code if exit_code >= 0 else None,
             "signal": -exit_code if exit_code < 0 else None,
@@ -133,7 +179,8 @@ class LiveAttempts:
         patient = {
             attempt.record["id"]
             for attempt in exited
-            if attempt.order.cleanup and now < attempt.deadline - SWEEP_S / 2
+            if now < attempt.rest_until
+            or (attempt.order.cleanup and now < attempt.deadline - SWEEP_S / 2)
         }
         left = self._orphans.sweep(self.by_name, self._spared(), patient, self._isolation.strayed)
         for attempt in exited:
@@ -171,10 +218,12 @@ class LiveAttempts:
             if lease_s is not None and not attempt.why and now >= renewed_at + lease_s:
                 order = attempt.order
                 grace_s = float(order.grace_s)
-                self.stop(attempt, "LeaseExpired", order.checkpoint_signal, grace_s)
+                to = order.checkpoint_to
+                self.stop(attempt, "LeaseExpired", order.checkpoint_signal, grace_s, to=to)
             if attempt.kill_at is not None and now >= attempt.kill_at and not attempt.exited:
                 overdue.append(attempt)
                 attempt.kill_at = now + KILL_AGAIN_S
+        self._ask_to_save()
         if overdue:
             for attempt in overdue:
                 self._isolation.kill(attempt.record["id"])
@@ -191,7 +240,10 @@ class LiveAttempts:
         moments = [self.tidy_at] if self.tidy_at else []
         for attempt in self.by_name.values():
             if attempt.exited:
-                moments.append(processes.boottime() + CHECK_AGAIN_S)
+                now = processes.boottime()
+                rests = now < attempt.rest_until
+                again = min(now + REST_AGAIN_S, attempt.rest_until) if rests else now
+                moments.append(again if rests else now + CHECK_AGAIN_S)
             elif attempt.kill_at is not None:
                 moments.append(min(attempt.kill_at, attempt.gone_by or attempt.kill_at))
             elif attempt.lease_s is not None:

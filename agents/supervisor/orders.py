@@ -35,6 +35,7 @@ class StartOrder(NamedTuple):
         spare: folder in the trash that can be reused.
         start_s: how long the start may take; None: as usual.
         scratch_bytes: what the attempt's folders may take of the disk; 0: no limit.
+        checkpoint_to: as ``to`` of a stop, when its lease is over.
         privileges: ``restricted`` to take from the task what no job needs; empty for nothing.
     """
 
@@ -56,6 +57,7 @@ class StartOrder(NamedTuple):
     start_s: float | None = None
     privileges: str = ""
     scratch_bytes: int = 0
+    checkpoint_to: str = ""
 
 
 class RefuseOrder(NamedTuple):
@@ -73,6 +75,8 @@ class StopAttemptOrder(NamedTuple):
     Attributes:
         grace_s: that grace; None: as its start said.
         message: why, besides the reason.
+        to: who gets a signal that asks to save, as of ``stop_signals``; empty: it asks for no more
+            than to end.
     """
 
     id: str
@@ -80,6 +84,7 @@ class StopAttemptOrder(NamedTuple):
     signal: str
     grace_s: float | None
     message: str = ""
+    to: str = ""
 
 
 class RenewOrder(NamedTuple):
@@ -154,8 +159,9 @@ def decode(line: bytes) -> Order:
         case "stop":
             grace_s = _number(raw.get("grace_s"))
             return StopAttemptOrder(
-                _text(raw["id"]), raw["reason"], raw["signal"], grace_s, raw.get("message", "")
-            )
+                _text(raw["id"]), raw["reason"], raw["signal"], grace_s, raw.get("message", ""),
+                _text(raw.get("to", "")),
+            )  # fmt: skip
         case "renew":
             return RenewOrder(float(raw["at"]))
         case "forget":
@@ -188,6 +194,7 @@ def _start(name: str, raw: dict[str, Any]) -> StartOrder:
         start_s=_number(raw.get("start_s")),
         privileges=_text(raw.get("privileges", "")),
         scratch_bytes=int(raw.get("scratch_bytes", 0)),
+        checkpoint_to=_text(raw.get("checkpoint_to", "")),
     )
 
 

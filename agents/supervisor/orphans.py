@@ -6,7 +6,7 @@ Without control groups this is the only way to find them; with them it is a seco
 
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from agents.host import processes
@@ -81,6 +81,18 @@ class OrphanFinder:
         spare: set[int],
     ) -> None:
         """Kill attempts with all descendants, whichever group or session they are in."""
+        for attempt, victims in self.trees(attempts, live, spare):
+            processes.kill_group(attempt.pid, signal.SIGKILL)
+            for pid in victims:
+                processes.kill(pid)
+
+    def trees(
+        self,
+        attempts: list[spawn.Attempt],
+        live: Mapping[str, spawn.Attempt],
+        spare: set[int],
+    ) -> Iterator[tuple[spawn.Attempt, set[int]]]:
+        """Yield each of the attempts with the ids of all its processes, the first one included."""
         table = processes.processes()
         mains = {attempt.pid for attempt in live.values()} | spare
         orphans = [p for p, facts in table.items() if facts[0] == os.getpid() and p not in mains]
@@ -88,11 +100,9 @@ class OrphanFinder:
         for attempt in attempts:
             name: Any = attempt.record["id"]
             roots = {attempt.pid} | {pid for pid, owner in self._owners.items() if owner == name}
-            victims = processes.descendants(roots, table)
-            self._owners.update((pid, name) for pid in victims - {attempt.pid})
-            processes.kill_group(attempt.pid, signal.SIGKILL)
-            for pid in victims:
-                processes.kill(pid)
+            found = processes.descendants(roots, table)
+            self._owners.update((pid, name) for pid in found - {attempt.pid})
+            yield attempt, found
 
     def _owners_of(self, orphans: list[int], live: Mapping[str, spawn.Attempt]) -> dict[int, str]:
         """Return the attempts that orphans belong to; empty for one that is unknown.

@@ -53,7 +53,7 @@ class Attempt:
 
     __slots__ = (
         "deadline", "exited", "gone_by", "kill_at", "lease_s", "message", "order", "pid", "record",
-        "stopped", "why",
+        "rest_until", "saves_on", "stopped", "to", "why",
     )  # fmt: skip
 
     def __init__(self, order: orders.StartOrder, record: Record) -> None:
@@ -67,6 +67,10 @@ class Attempt:
         #: Message of whoever had it stopped.
         self.stopped = ""
         self.kill_at: float | None = None
+        #: Number of the signal that asks it to save, and to whom it goes; 0: it is not asked.
+        self.saves_on, self.to = 0, ""
+        #: Until when the rest goes on, because its first process died of that very signal.
+        self.rest_until = 0.0
         #: When to give up an attempt that was killed before its program started and has not ended.
         self.gone_by: float | None = None
         self.exited = False

@@ -334,6 +334,6 @@ class Launcher:
         if message is not None:
             return refusal(attempt, step.reason, message)
         return {
-            "op": "stop", "id": attempt, "reason": step.reason.value,
+            "op": "stop", "id": attempt, "reason": step.reason.value, "to": step.to,
             "signal": step.signal, "grace_s": step.grace_s, "message": step.message,
         }  # fmt: skip

@@ -86,6 +86,8 @@ def start_command(
         **build(assignment, template, node, resources, execution),
     }
     command = cast("StartCommand", fields)  # type checkers merge no dictionaries of two types
+    if template.checkpoint_to:
+        command["checkpoint_to"] = template.checkpoint_to
     if template.scratch_bytes:
         command["scratch_bytes"] = template.scratch_bytes
     if resources.secrets is not None:

@@ -274,6 +274,7 @@ class AgentsEngine:
             privileges="restricted" if pool is None else pool.privileges,
             scratch_bytes=(pool.scratch_limit_bytes or 0) if pool is not None else 0,
             owner=spec.owner,
+            checkpoint_to=checkpoint.to if checkpoint else "",
         )
 
 

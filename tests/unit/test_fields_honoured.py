@@ -1211,6 +1211,9 @@ TABLE: dict[str, Case] = {
     "Job.spec.checkpoint.signal": Case(
         ("SIGUSR1", "SIGINT"), template("checkpoint_signal"), ("SIGUSR1", "SIGINT"), JOB
     ),
+    "Job.spec.checkpoint.to": Case(
+        ("main", "all"), template("checkpoint_to"), ("main", "all"), JOB
+    ),
     "Job.spec.checkpoint.grace": Case(("5s", "1m"), leave_grace, (5, 60), JOB),
     "Job.spec.checkpoint.path": Case(
         ("a/b", "c"),

@@ -104,6 +104,7 @@ class StopOrders:
             at=self._now,
             by=by,
             moving=moving,
+            to=spec.checkpoint.to if saves and spec.checkpoint else "",
         )
         self.attempts.order_stop(attempt, stop)
 

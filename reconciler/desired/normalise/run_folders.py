@@ -37,6 +37,7 @@ def checkpoint(
         spec.marker or "",
         faults.duration(spec.settle, "spec", "checkpoint", "settle"),
         None if spec.every is None else faults.duration(spec.every, "spec", "checkpoint", "every"),
+        spec.to,
     )
 
 

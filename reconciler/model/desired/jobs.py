@@ -90,7 +90,9 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """The checkpoint signal, the grace period after it, and the folder.
 
     ``pattern``, ``marker`` and ``settle_s`` tell complete checkpoints from incomplete ones.
-    ``every_s`` is the interval at which the job means to save; None: unknown.
+    ``every_s`` is the interval at which the job means to save; None: unknown. ``to`` are the
+    processes of a task that get the signal: those that handle it in the process ``main``'s group,
+    or ``all`` that do.
     """
 
     signal: str = "SIGTERM"
@@ -100,6 +102,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     marker: str = ""
     settle_s: int = 30
     every_s: int | None = None
+    to: Literal["main", "all"] = "main"
 
     @property
     def rule(self) -> task_reports.CheckpointRule:

@@ -222,6 +222,18 @@ class CheckpointSpec(DocumentPart, frozen=True):
     signal: Annotated[
         SignalName, doc("Signal that asks the task to save and exit.", example="SIGUSR1")
     ] = "SIGTERM"
+    to: Annotated[
+        Literal["main", "all"],
+        doc(
+            "Processes of a task that get the signal, all of them with those above them. `main`: "
+            "those with a handler in the process group of the first one, as with Ctrl-C; if there "
+            "are none, those anywhere below it. So `bash` needs no trap, workers of `torchrun` "
+            "save, and what such a process forks, like a `DataLoader`, does not save a second "
+            "time. `all`: all with a handler, forks included. A task in which none has one ends. "
+            "If the first process dies of that very signal, the rest goes on for the grace.",
+            example="all",
+        ),
+    ] = "main"
     grace: Annotated[
         Duration,
         doc("Grace period between that signal and SIGKILL.", example="2m", unit="duration"),

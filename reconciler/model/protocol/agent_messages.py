@@ -80,7 +80,9 @@ class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     """The part that all tasks of one group of one run have in common.
 
-    ``checkpoint_path`` is relative to the node's shared folder. ``user`` None: the agent's own.
+    ``checkpoint_path`` is relative to the node's shared folder. ``checkpoint_to`` are the processes
+    that get the checkpoint signal, empty for a job without checkpoints. ``user`` None: the agent's
+    own.
     ``told`` are environment variables that Muster sets and no job can. ``cpu_milli`` and
     ``memory_bytes`` are what one task takes, 0: not requested. ``mounts`` are folders that a
     container sees, as (path, read-only). ``secrets`` maps names of secrets to the variable that
@@ -123,6 +125,7 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     privileges: Literal["restricted", "unrestricted"] = "restricted"
     scratch_bytes: int = 0
     owner: str = ""
+    checkpoint_to: str = ""
 
 
 class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -150,7 +150,8 @@ class RankPlacement(msgspec.Struct, frozen=True, omit_defaults=True):
 class StopOrder(msgspec.Struct, frozen=True):
     """An order to end an attempt: reason, beneficiary, signal, and the grace period before force.
 
-    ``moving``: it is stopped only to start elsewhere.
+    ``moving``: it is stopped only to start elsewhere. ``to`` are the processes that get a signal
+    that asks to save, ``main`` or ``all``; empty: it asks for no more than to end.
     """
 
     reason: EndReason
@@ -159,6 +160,7 @@ class StopOrder(msgspec.Struct, frozen=True):
     at: float
     by: str = ""
     moving: bool = False
+    to: str = ""
 
 
 class AttemptRecord(msgspec.Struct, frozen=True):

@@ -40,6 +40,12 @@ def test_a_start_may_bound_what_the_folders_take() -> None:
     assert found.scratch_bytes == 4096
 
 
+def test_a_start_may_say_who_saves_when_its_lease_is_over() -> None:
+    found = orders.decode(line(**START, checkpoint_to="main"))
+    assert isinstance(found, orders.StartOrder)
+    assert found.checkpoint_to == "main"
+
+
 @pytest.mark.parametrize(
     ("fields", "order"),
     [
@@ -51,6 +57,10 @@ def test_a_start_may_bound_what_the_folders_take() -> None:
         (
             {"op": "stop", "id": "a.1", "reason": "Cancelled", "signal": "SIGINT", "grace_s": None},
             orders.StopAttemptOrder("a.1", "Cancelled", "SIGINT", None),
+        ),
+        (
+            {"op": "stop", "id": "a.1", "reason": "Lost", "signal": "SIGINT", "to": "all"},
+            orders.StopAttemptOrder("a.1", "Lost", "SIGINT", None, to="all"),
         ),
         ({"op": "renew", "at": 7}, orders.RenewOrder(7.0)),
         ({"op": "forget", "ids": ["a.1"]}, orders.ForgetOrder(["a.1"])),

@@ -311,7 +311,7 @@ def test_nobody_waits_longer_for_a_job_than_the_operator_lets_it(
 
 def test_preemption_sends_the_checkpoint_signal_and_the_job_comes_back() -> None:
     world = World(nodes=1, cpu=4)
-    checkpoint = desired.Checkpoint(signal="SIGUSR1", grace_s=20, path="c")
+    checkpoint = desired.Checkpoint(signal="SIGUSR1", grace_s=20, path="c", to="all")
     world.commit(job("low", cpu=4, priority=10, checkpoint=checkpoint))
     world.settle()
     attempt = world.attempts("low")[0]
@@ -319,7 +319,7 @@ def test_preemption_sends_the_checkpoint_signal_and_the_job_comes_back() -> None
     world.cycle()
     stopped = world.memory.attempts[attempt.id]
     assert stopped.stop == records.StopOrder(
-        reason=EndReason.PREEMPTED, signal="SIGUSR1", grace_s=20, at=world.now, by="high"
+        reason=EndReason.PREEMPTED, signal="SIGUSR1", grace_s=20, at=world.now, by="high", to="all"
     )
     assert world.reason("high") == "WaitingForEvictions"
     world.settle()
