@@ -10,6 +10,7 @@ room is false when not even the possible ones do.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 
@@ -20,7 +21,7 @@ from bench.tryout import WHOLE
 from reconciler.model import desired
 from reconciler.model.state import pending_reasons, records
 from reconciler.model.state.pending_reasons import ReasonCode
-from reconciler.model.state.states import ELEMENT_CODE, JobState
+from reconciler.model.state.states import ELEMENT_CODE, AttemptState, JobState
 from reconciler.model.values import times
 
 _PENDING = ELEMENT_CODE[JobState.PENDING]
@@ -119,6 +120,21 @@ class Checker(moment.Moment):
 
     # -- room
 
+    def _is_one_short(self) -> bool:
+        """Whether an elastic gang goes on with fewer tasks than its minimum."""
+        there = Counter(
+            (one.job, one.element, one.group)
+            for one in self.seen.attempts.values()
+            if one.state is not AttemptState.ENDED and one.stop is None
+        )
+        return any(
+            there[one.job, one.element, group.name] < group.least
+            for one in self.seen.attempts.values()
+            if not one.concluded and one.job in self.seen.job_records
+            for group in self.seen.job_records[one.job].spec.groups
+            if self.seen.job_records[one.job].spec.is_elastic
+        )
+
     def _fit_now(self, record: records.JobRecord) -> str | None:
         """What a reason that denies room is false for."""
         fits = [self.holds(spec, "now", sure=True) for spec in self._specs(record.spec)]
@@ -129,6 +145,8 @@ class Checker(moment.Moment):
         others = sorted(set(self.seen.promised) - {record.name})
         if others:
             raise _OpenError(f"what fits may be kept for {', '.join(others[:3])}")
+        if self._is_one_short():
+            raise _OpenError("what fits may be kept for a gang that lost a task")
         codes = {one.code for one in self.seen.why.get(record.reason_key, ())}
         if ReasonCode.RESERVED in codes:  # which is judged by itself
             raise _OpenError("what fits is due to others, as another of its reasons says")

@@ -5,8 +5,8 @@ what saves, as ``tee`` does that prints for it, or a worker that loads data. A p
 forked by one with a handler and runs no program of its own has the same handler, but not as its
 own: it would save a second time into the same files.
 
-The first process always gets it, and so does each between it and one that saves: a shell must not go
-on with its next line. If the first process dies of it, what is left of the task goes on for the
+The first process always gets it, and so does each between it and one that saves: a shell must not
+go on with its next line. If the first process dies of it, what is left of the task goes on for the
 grace.
 """
 

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Mapping
 
 from reconciler.core import cycle_attempts
-from reconciler.core.jobs import elastic_jobs, run_times, running_gangs
+from reconciler.core.jobs import elastic_jobs, run_times, running_gangs, verdicts
 from reconciler.core.snapshot import task_shapes
 from reconciler.model import desired
 from reconciler.model.state import records
@@ -115,8 +115,9 @@ class AllocationBuilder:
         doubtful = bool([a for a in attempts if a.state is AttemptState.UNKNOWN])
         movable = spec.preemptible and spec.checkpoint is not None
         fixed = not leaving and _is_fixed(spec, attempts)
+        returns = leaving and _starts_anew(record, element)
         shape = -1
-        if (movable or fixed) and not doubtful:
+        if (movable or fixed or returns) and not doubtful:
             shape, refusal = self._shapes.shape_of(spec)
             shape = shape if refusal is None else -1
         resizable = elastic_jobs.is_resizable(spec)
@@ -143,6 +144,7 @@ class AllocationBuilder:
             began=min(try_began, self._at),
             fixed=fixed and shape >= 0,
             of_array=spec.array_count is not None,
+            returns=returns and shape >= 0,
             grace_s=float(max(a.grace_s for a in attempts)),
             leaves_by=max((a.stop.at + a.stop.grace_s for a in attempts if a.stop), default=0.0),
         )
@@ -195,6 +197,14 @@ class AllocationBuilder:
                 if a.node in row_of
             ]
         )
+
+
+def _starts_anew(record: records.JobRecord, element: int) -> bool:
+    """Return True if an element whose try ends waits again at once, since a node lost a task."""
+    note = record.notes.get(element)
+    if note is None or note.verdict not in elastic_jobs.LOSSES or record.removed:
+        return False
+    return note.losses < verdicts.LOSSES_UNPUNISHED and not record.spec.suspend
 
 
 def _is_fixed(spec: desired.Job, attempts: running_gangs.Attempts) -> bool:

@@ -4,8 +4,9 @@ Unfinished jobs come in; pending groups in order of arrival go out, with the rea
 are not offered to the scheduler. A job that could grow is a pending job too.
 """
 
+import collections
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -66,6 +67,8 @@ class _Granted:
     capped: bool
 
 
+#: Negated priority, order, record and shape of a resizable job, and how many elements it claims.
+_Growing = tuple[int, int, records.JobRecord, int, int]
 #: Returns the kinds that quotas admit last, of jobs that quotas apply to with their kinds.
 LetLast = Callable[[Sequence[tuple[str, unschedulable.Kind]]], frozenset[unschedulable.Kind]]
 
@@ -140,7 +143,7 @@ class PendingGroupBuilder:
         self._found: dict[pending_cache.Key, list[snapshots.PendingJob]] = {}
         self._judged: dict[pending_cache.Key, list[snapshots.PendingJob]] = {}
         self._capped: list[tuple[int, int, records.JobRecord, readiness.Readiness, int]] = []
-        self._growing: list[tuple[int, int, records.JobRecord, int, int]] = []
+        self._growing: list[_Growing] = []
         self._input = PendingInput(pending_cache.NOTHING)
 
     def all(
@@ -173,7 +176,8 @@ class PendingGroupBuilder:
     def _let_through(self, let_last: LetLast) -> None:
         """Ask quotas about nominated jobs, then pending ones, then those that grow.
 
-        Jobs that can never start, by the last cycle, come last and take nobody's place.
+        What a gang below its minimum lacks comes before pending ones of its priority. Jobs that can
+        never start, by the last cycle, come last and take nobody's place.
         """
         pending_input, nominated = self._input, self._nominations
         self._capped.sort(key=lambda one: one[:2])
@@ -188,15 +192,22 @@ class PendingGroupBuilder:
             if record.name in nominated
         }
         last = []
+        growing = sorted(self._growing, key=lambda one: one[:2])
+        lacking = collections.deque(growing)
         for (name, kind), one in zip(pending_input.capped, self._capped, strict=True):
+            # what gangs lack that lost tasks goes before all of their priority
+            for _, _, record, shape, claimed in _taken(lacking, one[0]):
+                self._growth(record, shape, claimed, refills=True)
             if kind in pending_input.let_last and name not in nominated:
                 last.append(one)
             else:
                 _, _, record, ready, shape = one
                 self._under_quota(record, ready, shape, granted.get(name))
+        for _, _, record, shape, claimed in lacking:
+            self._growth(record, shape, claimed, refills=True)
         # growing jobs get what quotas leave after all pending ones were admitted
-        for _, _, record, shape, claimed in sorted(self._growing, key=lambda one: one[:2]):
-            self._growth(record, shape, claimed)
+        for _, _, record, shape, claimed in growing:
+            self._growth(record, shape, claimed, refills=False)
         for _, _, record, ready, shape in last:
             self._under_quota(record, ready, shape, None, hopeful=False)
 
@@ -245,16 +256,9 @@ class PendingGroupBuilder:
         self._input.reasons[key] = (reason,)
         self._input.reason_of[job] = key
 
-    def _asked(self, spec: desired.Job) -> tuple[tuple[resources.Resources, ...], bool]:
-        """Return what an element asks of quotas: all, or its minimum if all is too much."""
-        tasks = tuple(group.resources.times(group.count) for group in spec.groups)
-        if not spec.is_elastic or self._accounts.refusal(spec, tasks) is None:
-            return tasks, False
-        return tuple(group.resources.times(group.least) for group in spec.groups), True
-
     def _admit_nominated(self, record: records.JobRecord, ready: readiness.Readiness) -> _Granted:
         """Admit nominated elements, before anything else."""
-        tasks, capped = self._asked(record.spec)
+        tasks, capped = _asked(self._accounts, record.spec)
         elements = min(self._nominations[record.name], ready.startable)
         count = self._accounts.admit_nominated(record.spec, elements, tasks)
         return _Granted(count, tasks, capped)
@@ -270,7 +274,7 @@ class PendingGroupBuilder:
     ) -> None:
         spec = record.spec
         if granted is None:
-            granted = _Granted(0, *self._asked(spec))
+            granted = _Granted(0, *_asked(self._accounts, spec))
         tasks, capped = granted.tasks, granted.capped
         startable, reason = self._accounts.admit(
             spec, ready.startable - granted.count, tasks, since=record.submitted_at
@@ -332,10 +336,16 @@ class PendingGroupBuilder:
             self._input.pressed.append(claim)
         self._found.setdefault(self._key(spec, shape, duration_s, grows=False), []).append(claim)
 
-    def _growth(self, record: records.JobRecord, shape: int, claimed: int) -> None:
+    def _growth(
+        self, record: records.JobRecord, shape: int, claimed: int, *, refills: bool
+    ) -> None:
         """Add the tasks that running elements with fewer than their maximum could gain.
 
-        ``claimed`` is how many pending elements of the job may start as well.
+        Args:
+            record: of the job.
+            shape: its number.
+            claimed: how many pending elements of the job may start as well.
+            refills: True for elements with fewer tasks than their minimum, False for others.
         """
         spec = record.spec
         blocked = record.removed or spec.suspend or self._structure.settings.suspend
@@ -345,7 +355,7 @@ class PendingGroupBuilder:
         # the preempted job would start there again, be preempted again, and so on
         nominated = max(0, self._nominations.get(spec.name, 0) - claimed)
         for element in self._growing_jobs.elements(spec.name):
-            missing = self._growing_jobs.admitted(record, element)
+            missing = self._growing_jobs.admitted(record, element, refills=refills)
             if missing:
                 claim = snapshots.PendingJob(
                     job=spec.name,
@@ -355,15 +365,23 @@ class PendingGroupBuilder:
                     owner=spec.owner,
                     submitted_at=record.submitted_at,
                     missing=missing,
+                    refills=refills,
                     promised=nominated,
                     promise_turn=self._turns.get(spec.name, 0),
                     whole_s=self._expected_s(spec),
                 )
-                key = self._key(spec, shape, self._growing_jobs.left_s(spec, element), grows=True)
+                left_s = self._growing_jobs.left_s(spec, element)
+                key = self._key(spec, shape, left_s, grows=True, refills=refills)
                 self._found.setdefault(key, []).append(claim)
 
     def _key(
-        self, spec: desired.Job, shape: int, duration_s: float, *, grows: bool
+        self,
+        spec: desired.Job,
+        shape: int,
+        duration_s: float,
+        *,
+        grows: bool,
+        refills: bool = False,
     ) -> pending_cache.Key:
         return (
             self._row_of_queue[spec.queue],
@@ -374,6 +392,7 @@ class PendingGroupBuilder:
             self._windows_of(spec) if self._windows else (),
             grows,
             spec.preempts,
+            refills,
         )
 
     def _windows_of(self, spec: desired.Job) -> tuple[int, ...]:
@@ -384,6 +403,22 @@ class PendingGroupBuilder:
                 spec, self._structure, self._windows, above
             )
         return self._usable[key]
+
+
+def _asked(
+    accounts: quota_usage.QuotaAccounts, spec: desired.Job
+) -> tuple[tuple[resources.Resources, ...], bool]:
+    """Return what an element asks of quotas: all, or its minimum if all is too much."""
+    tasks = tuple(group.resources.times(group.count) for group in spec.groups)
+    if not spec.is_elastic or accounts.refusal(spec, tasks) is None:
+        return tasks, False
+    return tuple(group.resources.times(group.least) for group in spec.groups), True
+
+
+def _taken(growing: collections.deque[_Growing], turn: int) -> Iterator[_Growing]:
+    """Yield and remove the first that have at most this turn."""
+    while growing and growing[0][0] <= turn:
+        yield growing.popleft()
 
 
 def affine_specs(jobs: cycle_jobs.CycleJobs, affine: AbstractSet[str]) -> Iterable[desired.Job]:

@@ -1,7 +1,7 @@
 """Finds the tasks that running elements of resizable jobs could gain.
 
-Records of jobs come in; missing tasks go out, as far as quotas admit them. A gang that would stay
-below its minimum gets none.
+Records of jobs come in; missing tasks go out, as far as quotas admit them. Of a gang below its
+minimum these are the tasks that it lacks; one that would stay below it gets none.
 """
 
 import math
@@ -45,19 +45,28 @@ class GrowingJobs:
         """Return the elements of a job that have a current try, ascending."""
         return self._attempts.elements(job)
 
-    def admitted(self, record: records.JobRecord, element: int) -> MissingTasks:
-        """Return the missing tasks that quotas admit; none if a gang would stay too small."""
+    def admitted(self, record: records.JobRecord, element: int, *, refills: bool) -> MissingTasks:
+        """Return the missing tasks of an element that quotas admit.
+
+        Args:
+            record: of the job.
+            element: of it.
+            refills: True for what a gang below its minimum lacks, which it gets as a whole or not
+                at all; False for what a gang could gain that is whole.
+        """
         spec, missing = record.spec, self._missing(record, element)
-        if not missing or not self._accounts.accounts_of(spec):
-            return missing
-        lacking = []
+        lacking: list[tuple[int, int]] = []
         for number, group in enumerate(spec.groups):
             own = [task for task in missing if task[0] == number]
             lacking += own[: max(0, group.least - (group.count - len(own)))]
-        ordered = lacking + [task for task in missing if task not in lacking]
-        tasks = [spec.groups[group].resources for group, _ in ordered]
+        if not missing or refills is not bool(lacking):
+            return ()
+        if not self._accounts.accounts_of(spec):
+            return missing
+        wanted = lacking or missing
+        tasks = [spec.groups[group].resources for group, _ in wanted]
         count = self._accounts.admit_more(spec, tasks)
-        return tuple(sorted(ordered[:count])) if count >= len(lacking) else ()
+        return tuple(wanted[:count]) if count >= len(lacking) else ()
 
     def left_s(self, spec: desired.Job, element: int) -> float:
         """Return how long a task that joins an element holds its resources: until the element ends.

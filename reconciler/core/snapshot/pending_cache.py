@@ -22,8 +22,8 @@ from reconciler.model.state.pending_reasons import Reason
 from reconciler.model.state.states import JobState
 from reconciler.scheduling.inputs import pending_groups, snapshots
 
-#: Queue, shape, priority, preemptible, duration, usable windows, grows, may preempt.
-Key = tuple[int, int, int, bool, float, tuple[int, ...], bool, bool]
+#: Queue, shape, priority, preemptible, duration, usable windows, grows, may preempt, refills.
+Key = tuple[int, int, int, bool, float, tuple[int, ...], bool, bool, bool]
 
 
 class ClaimKind(NamedTuple):
@@ -296,6 +296,7 @@ class PendingCache(cycle_cache.CachePart):
             (),
             False,
             True,
+            False,
         )
 
     def lines(

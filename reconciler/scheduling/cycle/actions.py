@@ -12,6 +12,7 @@ import numpy as np
 
 from reconciler.scheduling.backfill import limit_holds, reservation_calendar
 from reconciler.scheduling.causes import BlockKind
+from reconciler.scheduling.cycle import refills
 from reconciler.scheduling.decisions import Action, EvictionDecision, Placement, TaskPlacement
 from reconciler.scheduling.inputs import flavors, pending_groups, snapshots
 from reconciler.scheduling.placement import partial_gangs, request
@@ -37,6 +38,7 @@ class Actions:
         begun: of each queue what starts and could be evicted as soon as it runs.
         gone: job and element of what leaves as a whole by that.
         causes: why single claims wait: by job, and whether it is for missing tasks.
+        returning: of each queue what leaves to start anew.
         takers: who got room and on which nodes. stopping: who stops for whom.
         reserved_in: queues that had their try at a reservation, and how many.
         queues: the claims of each queue in their order.
@@ -54,6 +56,7 @@ class Actions:
         leaving = np.flatnonzero(situation.running.leaving).tolist()
         self.leaving = [situation.holdings[row] for row in leaving]
         self.later = self.now
+        self.returning = refills.returning(self.leaving)
         if self.leaving:
             self.later = self.now.copy()
             partial_gangs.leave(self.later, situation)

@@ -20,6 +20,7 @@ from reconciler.scheduling.cycle import (
     actions,
     carry_over,
     churn_guard,
+    refills,
     result,
     retries,
     skipped_attempts,
@@ -273,6 +274,7 @@ class SchedulingCycle(actions.Actions):
                 self._put(queue)
                 return False
             ask = self.ask_of(progress)
+        refills.come_back(self, ask)
         self._goes_first(ask)
         if not self.one_by_one and self.passing.is_idle(ask):
             self._idle(ask)
@@ -491,6 +493,8 @@ class SchedulingCycle(actions.Actions):
             self.passing.note(ask)
             self.passing.note_searched(ask)
         if ask.missing:
+            if cause.kind == BlockKind.NO_CAPACITY:
+                refills.keep_room(self, ask)
             self.causes[ask.job, True] = cause
             self.queues[ask.queue].skip()
         elif progress.started or progress.promised or alone:
@@ -519,9 +523,11 @@ class SchedulingCycle(actions.Actions):
     def _goes_first(self, ask: request.PlacementRequest) -> None:
         """What others of a strict queue have reserved keeps no room from who has come before them.
 
-        They start after it, whatever was theirs: each would wait for the other else.
+        They start after it, whatever was theirs: each would wait for the other else. The same is so
+        of what a gang lacks that lost tasks.
         """
-        behind = self._behind_in_strict(ask)
+        lacks = ask.progress.claim.refills
+        behind = refills.behind(self, ask) if lacks else self._behind_in_strict(ask)
         if not behind:
             return
         room = self.calendar.room_for(ask.line.duration_s)

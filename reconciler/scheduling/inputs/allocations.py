@@ -69,6 +69,7 @@ class Allocation:
         fixed: whether it began with more than the least that it needs, and can give none of it up
             while it runs; once it has left it asks for the least again, by ``shape``.
         of_array: whether people name it by its element too.
+        returns: whether it leaves because it lost a task to a node, and waits again at once.
     """
 
     job: str
@@ -95,6 +96,7 @@ class Allocation:
     leaves_by: float = 0.0
     fixed: bool = False
     of_array: bool = False
+    returns: bool = False
     packed: bytes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -252,6 +252,8 @@ class PendingJob(msgspec.Struct, frozen=True):
         held_back: why no more than ``startable`` may start; None: the array's own cap.
         missing: for an elastic element that runs: (group index, task index) of the tasks that
             it could still take; ``elements`` then names this one element.
+        refills: whether it runs with fewer tasks than its minimum, and gets those of ``missing``
+            that it cannot go on without.
         whole_s: for an element that runs, how long it runs in all at the most; 0: as its line says,
             by which what joins it holds what it takes.
         capped: a cap of its owner leaves room for the minimum of each element alone: what starts
@@ -272,6 +274,7 @@ class PendingJob(msgspec.Struct, frozen=True):
     held_back: Reason | None = None
     whole_s: float = 0.0
     capped: bool = False
+    refills: bool = False
 
 
 #: Order and moment of a claim.

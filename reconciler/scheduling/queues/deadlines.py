@@ -140,7 +140,7 @@ class DeadlineOrder:
         if turn is not native and pressing > -job_order.WAIT_MAX_S:
             pressing = job_order.pressing_since(self._situation, turn.since, turn.length_s)
         return _Entry(
-            grows=bool(claim.missing),
+            grows=job_order.grows(claim),
             negated_priority=-line.priority,
             pressing=pressing,
             arrival=turn.order,

@@ -1,6 +1,7 @@
 """Who goes first within a queue; whose turn it is among queues is told by ``trees``.
 
-First comes what is not yet running before what grows, then priority, then what is overdue, then
+First comes what is not yet running before what grows, then priority, then what a gang lacks that
+runs with fewer tasks than its minimum, then what is overdue, then
 arrival (among what arrived at one moment, what ``backlog`` says); for the sake of deadlines an
 owner's claims deal out their turns anew (``turns``). Overdue is what has waited
 ``Policy.overdue`` times as long as it runs at the most; of it the one that waited longest by that
@@ -12,6 +13,7 @@ Lines come in; claims go out one at a time.
 
 import bisect
 import heapq
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,8 +25,8 @@ from numpy.typing import NDArray
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.queues import arrival_batches
 
-#: Whether it grows, negated priority, negated response ratio where it is overdue, arrival (or
-#: rank), line, position in the line.
+#: Whether it grows, negated priority, negated response ratio where it is overdue (minus infinity
+#: where a gang is refilled), arrival (or rank), line, position in the line.
 Place = tuple[bool, int, float, float, int, int]
 #: What runs for less counts as running for so long, in seconds, when it is asked who is overdue.
 SHORTEST_S = 60.0
@@ -53,6 +55,8 @@ class PendingJobProgress(msgspec.Struct):
     def left(self) -> int:
         """Elements, or missing tasks, that may still start in this cycle."""
         claim = self.claim
+        if claim.refills and self.grown:
+            return 0  # it grows beyond its minimum after all others, in another cycle
         if claim.missing:
             return len(claim.missing) - self.grown
         return min(claim.startable, len(claim.elements)) - self.started - self.promised
@@ -207,7 +211,7 @@ class JobQueue:
         first = line.claims[0]
         arrival = self.ranks.get((index, 0), first.order)
         pressing = pressing_of(self.situation, line, first)
-        return (bool(first.missing), -line.priority, pressing, arrival, index, 0)
+        return (grows(first), -line.priority, pressing, arrival, index, 0)
 
     def left(self, entry: arrival_batches.Entry) -> int:
         """Elements of a claim that may still start."""
@@ -249,8 +253,9 @@ class JobQueue:
     def again(self, progress: PendingJobProgress) -> None:
         """A claim that was skipped, and what follows it in its line, is tried again."""
         line, position = next(at for at, one in self.progress.items() if one is progress)
-        priority = self.situation.lines[line].priority
-        place = (True, -priority, 0.0, progress.claim.order, line, position)
+        priority, claim = self.situation.lines[line].priority, progress.claim
+        pressing = -math.inf if claim.refills else 0.0
+        place = (grows(claim), -priority, pressing, claim.order, line, position)
         if place not in self.places:
             heapq.heappush(self.places, place)
 
@@ -281,7 +286,8 @@ def lines_of(
             if not position:
                 arrival[index] = turn
     urgent = pressing(situation, columns)
-    ranked = _lexsort((arrival, urgent, -columns.priority, columns.grows, columns.queue))
+    after = columns.grows & (urgent > -np.inf)
+    ranked = _lexsort((arrival, urgent, -columns.priority, after, columns.queue))
     ranked = ranked[columns.claims[ranked] > 0]
     starts = np.searchsorted(columns.queue[ranked], np.arange(queues + 1))
     for queue, line in enumerate(found):
@@ -299,6 +305,14 @@ def _lexsort(keys: Sequence[NDArray[Any]]) -> NDArray[np.intp]:
     """``numpy.lexsort``, without the keys that are the same for all."""
     kept = [key for key in keys if len(key) and bool((key != key[0]).any())]
     return np.lexsort(kept) if kept else np.arange(len(keys[0]))
+
+
+def grows(claim: snapshots.PendingJob) -> bool:
+    """Whether a claim is for tasks beyond the minimum of what runs, which come after all others.
+
+    A gang that lost a task had its turn before all that still wait: what it lacks comes first.
+    """
+    return bool(claim.missing) and not claim.refills
 
 
 def overdue_at(
@@ -338,12 +352,14 @@ def overdue_between(
 def pressing_of(
     situation: snapshots.Snapshot, line: snapshots.PendingGroup, claim: snapshots.PendingJob
 ) -> float:
-    """How far a claim is overdue, negated; 0: it is not.
+    """How far a claim is overdue, negated; 0: it is not; minus infinity: it refills a gang.
 
     Up to ``WAIT_MAX_S`` that is its wait by its expected run time, so less than ``WAIT_MAX_S`` by
     ``SHORTEST_S``; from there on it is its wait in seconds, which is always more.
     """
     policy = situation.policy
+    if claim.refills:
+        return -math.inf
     if not policy.overdue or not claim.submitted_at or claim.missing:
         return 0.0
     waited_s = situation.now - claim.submitted_at
@@ -366,6 +382,9 @@ def pressing(
 ) -> NDArray[np.float64]:
     """``pressing_of`` the first claim of each line."""
     found = np.zeros(len(columns.queue))
+    for index in np.flatnonzero(columns.grows).tolist():
+        if situation.lines[index].claims[0].refills:
+            found[index] = -np.inf
     policy = situation.policy
     if not policy.overdue:
         return found

@@ -165,7 +165,11 @@ def test_a_later_order_shortens_the_grace_of_the_rest(bed: supervised.Bed) -> No
 
 
 def test_a_lease_that_ends_asks_the_same(bed: supervised.Bed) -> None:
-    order = {"checkpoint_signal": "SIGUSR1", "checkpoint_to": "main", "grace_s": LONG_S}
+    order: dict[str, Any] = {
+        "checkpoint_signal": "SIGUSR1",
+        "checkpoint_to": "main",
+        "grace_s": LONG_S,
+    }
     begun(bed, "$PY saves", lease_s=3, **order)
     report = bed.ended("a.1")
     assert bed.output("a.1") == "ready\nsaving\nsaved\n"

@@ -283,3 +283,88 @@ def test_what_waits_for_its_end_goes_by_the_start_of_its_first_task_also_once_th
     world.advance(began + 1200 - world.now)
     world.settle()
     assert world.states()["whole"] == "Running"
+
+
+def broken(*lost: str, grace_s: int = 600, **more: object) -> World:
+    """A gang of three that lost tasks with their nodes, and a job that came later."""
+    settings = desired.ClusterSettings(scheduling=desired.Scheduling(stale_gang_s=grace_s))
+    world = World(nodes=3, cpu=2, settings=settings)
+    world.commit(elastic("train", 3, 4, cpu=2, lease_s=60))
+    world.settle()
+    assert len(indexes(world, "train")) == 3
+    for node in lost:
+        world.nodes[node].silent = True
+    for _ in range(4):
+        world.advance(60)
+    assert len(indexes(world, "train")) == 3 - len(lost)
+    world.commit(job("rival", **{"cpu": 2, **more}))
+    world.settle()
+    return world
+
+
+def back(world: World, node: str) -> None:
+    """Let a node report again, whose tasks have ended meanwhile."""
+    world.nodes[node].attempts.clear()
+    world.nodes[node].silent = False
+    world.settle()
+
+
+@pytest.mark.parametrize("cpu", [1, 2])
+def test_a_gang_below_its_minimum_is_refilled_before_what_came_later(cpu: int) -> None:
+    world = broken("n2", cpu=cpu)
+    back(world, "n2")
+    assert len(indexes(world, "train")) == 3
+    assert world.states() == {"rival": "Pending", "train": "Running"}
+
+
+def test_higher_priority_goes_before_what_a_gang_lacks() -> None:
+    world = broken("n2", priority=90)
+    back(world, "n2")
+    assert world.states()["rival"] == "Running"
+
+
+def test_a_part_of_the_room_that_a_gang_lacks_is_kept_for_its_grace() -> None:
+    world = broken("n1", "n2")
+    back(world, "n1")
+    assert (len(indexes(world, "train")), world.state("rival").value) == (1, "Pending")
+    back(world, "n2")
+    assert (len(indexes(world, "train")), world.state("rival").value) == (3, "Pending")
+
+
+def test_what_is_kept_for_a_gang_is_free_after_its_grace() -> None:
+    world = broken("n1", "n2", cpu=1)
+    back(world, "n1")
+    assert world.state("rival").value == "Pending"
+    world.advance(900)
+    world.settle()
+    assert world.states() == {"rival": "Running", "train": "Pending"}
+
+
+@pytest.mark.parametrize("kind", ["limit", "quota"])
+def test_a_limit_is_kept_for_a_gang_below_its_minimum(kind: str) -> None:
+    """Work that came later would use it up on another node until the gang's room is there again."""
+    settings = desired.ClusterSettings(scheduling=desired.Scheduling(stale_gang_s=600))
+    world = World(nodes=4, cpu=2, settings=settings)
+    if kind == "quota":
+        amounts = desired.QuotaAmounts(cpu_milli=7000)
+        quota = desired.Quota("q", queue="default", resources=amounts)
+        world.change_structure(quotas={"q": quota})
+    else:
+        queue = world.structure.queues["default"]
+        queue = msgspec.structs.replace(queue, limit=desired.QuotaAmounts(cpu_milli=7000))
+        world.change_structure(queues={"default": queue})
+    world.commit(job("other", cpu=1))
+    world.settle()
+    world.commit(elastic("train", 3, 4, cpu=2, lease_s=60))
+    world.settle()
+    assert len(indexes(world, "train")) == 3
+    lost = next(a.node for a in world.attempts("train") if a.index == 2)
+    world.nodes[lost].silent = True
+    for _ in range(4):
+        world.advance(60)
+    assert len(indexes(world, "train")) == 2
+    world.commit(job("rival", cpu=1))
+    world.settle()
+    assert world.state("rival").value == "Pending"
+    back(world, lost)
+    assert len(indexes(world, "train")) == 3
