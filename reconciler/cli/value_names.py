@@ -62,6 +62,7 @@ _OPTIONS: dict[str, str] = {
     "--secrets": "FOLDER",
     "--seed": "NUMBER",
     "--server": "URL",
+    "--signal": "SIGNAL",
     "--since": "TIME",
     "--speed-up": "FACTOR",
     "--state": "STATE",

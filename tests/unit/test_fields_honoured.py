@@ -24,7 +24,7 @@ from reconciler.desired.apply import validate
 from reconciler.desired.normalise import job_defaults
 from reconciler.model import desired
 from reconciler.model.documents import kinds
-from reconciler.model.observed import devices, health_checks
+from reconciler.model.observed import devices, health_checks, task_reports
 from reconciler.model.protocol import agent_messages
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState
@@ -695,6 +695,20 @@ def after(seconds: float) -> Callable[[Run, Path], Json]:
     return look
 
 
+def saved_and_after(seconds: float) -> Callable[[Run, Path], Json]:
+    """What the job has come to so long after it has written a checkpoint."""
+
+    def look(run: Run, shared: Path) -> Json:
+        for node in run.nodes.values():
+            for name, told in node.attempts.items():
+                saved = task_reports.Saved("step-1", run.now)
+                node.attempts[name] = msgspec.structs.replace(told, checkpoint=saved)
+        run.settle()
+        return after(seconds)(run, shared)
+
+    return look
+
+
 GROUP = job(groups=[{"name": "a"}])
 ARRAY = job(array={"count": 3})
 BEFORE = job("before", array={"count": 3})
@@ -1213,6 +1227,18 @@ TABLE: dict[str, Case] = {
     ),
     "Job.spec.checkpoint.to": Case(
         ("main", "all"), template("checkpoint_to"), ("main", "all"), JOB
+    ),
+    "Job.spec.checkpoint.signalBeforeLimit": Case(
+        ("1m", "9m"),
+        after(120),
+        ("Running", "TimedOut"),
+        (job(timeLimit="10m", checkpoint={}), pool()),
+    ),
+    "Job.spec.checkpoint.requeueOnTimeLimit": Case(
+        (False, True),
+        saved_and_after(90),
+        ("TimedOut", "Pending"),
+        (job(timeLimit="1m", checkpoint={}, retries={"limit": 1, "backoff": "1s"}), pool()),
     ),
     "Job.spec.checkpoint.grace": Case(("5s", "1m"), leave_grace, (5, 60), JOB),
     "Job.spec.checkpoint.path": Case(

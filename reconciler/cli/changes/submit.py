@@ -198,6 +198,7 @@ def submit(
     most: _Most = None,
     array: _Array = None,
     time_limit: submit_options.TimeLimit = None,
+    signal_name: submit_options.Signal = None,
     priority: _PriorityClass = None,
     framework: _Framework = None,
     dry_run: DryRun = False,
@@ -251,6 +252,7 @@ def submit(
             time_limit=submit_options.time_limit(time_limit),
             priority_class=priority,
             framework=framework,
+            checkpoint=submit_options.checkpoint(signal_name),
         )
         text = job_document.job_text(options)
         submit_options.require_values(text, problems)

@@ -133,6 +133,8 @@ _OPTION_OF = {
     "spec.queue": "--queue",
     "spec.priorityClass": "--priority-class",
     "spec.timeLimit": "--time",
+    "spec.checkpoint.signal": "--signal",
+    "spec.checkpoint.signalBeforeLimit": "--signal",
     "spec.count": "--tasks",
     "spec.min": "--min",
     "spec.max": "--max",
@@ -177,6 +179,16 @@ TimeLimit = Annotated[
         "--time",
         "-t",
         help="Time limit: 30m, 2h, 1-12:00:00, or seconds. Default: the queue's, or none.",
+    ),
+]
+
+
+Signal = Annotated[
+    str | None,
+    typer.Option(
+        "--signal",
+        help="Signal that asks the command to save: USR1, or USR1@5m to send it so long before "
+        "the time limit (a bare number is seconds). Default: none.",
     ),
 ]
 
@@ -250,6 +262,21 @@ def time_limit(written: str | None) -> str | None:
             f"for minutes: {minutes})"
         )
     return written
+
+
+def checkpoint(written: str | None) -> dict[str, str]:
+    """Return the checkpoint for the document, as Slurm's ``--signal=[B:]NAME[@TIME]`` says it.
+
+    Text that is not a signal or time is returned too: `require_values` reports it.
+    """
+    if written is None:
+        return {}
+    name, _, before = written.strip().removeprefix("B:").partition("@")
+    name = name.upper()
+    found = {"signal": name if name.startswith("SIG") else f"SIG{name}"}
+    if before or written.endswith("@"):
+        found["signalBeforeLimit"] = f"{before}s" if before.isdigit() else before
+    return found
 
 
 def memory_amount(written: str | None) -> str | None:

@@ -82,6 +82,7 @@ def run(
     nodes: submit_options.Nodes = None,
     tasks: submit_options.Tasks = None,
     time_limit: submit_options.TimeLimit = None,
+    signal_name: submit_options.Signal = None,
     priority: Annotated[
         str | None,
         typer.Option(
@@ -128,6 +129,7 @@ def run(
         time_limit=submit_options.time_limit(time_limit),
         priority_class=priority,
         framework=framework,
+        checkpoint=submit_options.checkpoint(signal_name),
     )
     submit_options.require_values(job_document.job_text(options))
     raise typer.Exit(_carry_through(options, clone, server, token_file))

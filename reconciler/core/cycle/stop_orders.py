@@ -97,6 +97,10 @@ class StopOrders:
         """
         saves = spec.checkpoint is not None and reason is not EndReason.CANCELLED
         grace_s = (self._graces.to_save if saves else self._graces.to_end)(spec, attempt.node)
+        if reason is EndReason.TIMED_OUT and spec.checkpoint and spec.checkpoint.before_limit_s:
+            # asked before the limit, it goes on up to that; a deadline has no such time before it
+            is_late = spec.deadline is not None and spec.deadline <= self._now
+            grace_s = grace_s if is_late else spec.checkpoint.before_limit_s
         stop = records.StopOrder(
             reason=reason,
             signal=spec.checkpoint.signal if saves and spec.checkpoint else "SIGTERM",

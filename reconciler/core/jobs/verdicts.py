@@ -110,14 +110,15 @@ def try_ends_at(
 
 
 def time_is_up_at(spec: desired.Job, attempts: list[records.AttemptRecord]) -> float | None:
-    """Return when the time limit ends a try with these attempts.
+    """Return when the time limit ends a try with these attempts, or its tasks are asked to save.
 
     None: the job has no limit, or no task has started.
     """
     started = [a.started_at for a in attempts if a.started_at is not None and not a.concluded]
     if spec.time_limit_s is None or not started:
         return None
-    return min(started) + spec.time_limit_s
+    before_s = spec.checkpoint.before_limit_s if spec.checkpoint else 0
+    return min(started) + max(0, spec.time_limit_s - before_s)
 
 
 def backoff_s(note: records.ElementNote, retries: desired.Retries) -> float:
@@ -230,14 +231,7 @@ class TryJudge:
             draft.set_element(element, JobState.CANCELLED)
             draft.set_note(element, None)
         elif verdict is EndReason.TIMED_OUT:
-            spec = draft.spec
-            if spec.time_limit_s is not None and (
-                spec.deadline is None or self._limits.now < spec.deadline
-            ):
-                limit = quantities.format_duration(spec.time_limit_s)
-                draft.message = f"its time limit of {limit} has passed"
-            draft.set_element(element, JobState.TIMED_OUT)
-            draft.set_note(element, None)
+            self._out_of_time(draft, element, attempts, tries=tries, saved=saved)
         elif verdict in _FREE:
             moved = any(a.stop is not None and a.stop.moving for a in attempts)
             self._wait_again(draft, element, verdict=verdict, tries=tries, moved=moved, saved=saved)
@@ -247,6 +241,34 @@ class TryJudge:
             draft.set_element(element, JobState.FAILED)
             draft.set_note(element, None)
             draft.message = _why(draft.spec, min(attempts, key=_blame))
+
+    def _out_of_time(
+        self,
+        draft: job_draft.JobDraft,
+        element: int,
+        attempts: list[records.AttemptRecord],
+        *,
+        tries: int,
+        saved: task_reports.Saved | None,
+    ) -> None:
+        """End an element at its time limit, or let it go on from a checkpoint of this try."""
+        spec, spent = draft.spec, draft.note(element).retries_spent
+        is_limit = spec.deadline is None or self._limits.now < spec.deadline
+        if spec.time_limit_s is not None and is_limit:
+            limit = quantities.format_duration(spec.time_limit_s)
+            draft.message = f"its time limit of {limit} has passed"
+            if spec.checkpoint is not None and spec.checkpoint.requeues and not draft.removed:
+                if not _has_saved(attempts, saved):
+                    draft.message += ", and this try has no complete checkpoint to go on from"
+                elif spent < spec.retries.limit:
+                    how = f"reached its time limit of {limit} and goes on from its checkpoint"
+                    draft.message = ""
+                    self._retry(draft, element, tries=tries, saved=saved, how=how)
+                    return
+                else:
+                    draft.message += f", and all {spent} retries are spent"
+        draft.set_element(element, JobState.TIMED_OUT)
+        draft.set_note(element, None)
 
     def _is_remediated(
         self,
@@ -323,6 +345,7 @@ class TryJudge:
         *,
         tries: int,
         saved: task_reports.Saved | None,
+        how: str = "failed",
     ) -> None:
         note = draft.note(element)
         retries = draft.spec.retries
@@ -339,7 +362,7 @@ class TryJudge:
         )
         self._events.add(
             "JobRetried",
-            f"{draft.spec.element_text(element)} failed; "
+            f"{draft.spec.element_text(element)} {how}; "
             f"retry {note.retries_spent + 1} of {retries.limit} in {wait_s} s",
             job=draft.spec.name,
         )
@@ -357,6 +380,12 @@ def _is_fault(attempt: records.AttemptRecord) -> bool:
     if attempt.state is not AttemptState.ENDED:
         return False
     return not (attempt.end_reason is EndReason.EXITED and attempt.exit_code == 0)
+
+
+def _has_saved(attempts: list[records.AttemptRecord], saved: task_reports.Saved | None) -> bool:
+    """Return True if a checkpoint was written by the try of these attempts."""
+    began = [attempt.started_at for attempt in attempts if attempt.started_at is not None]
+    return saved is not None and bool(began) and saved.at >= min(began)
 
 
 def _blame(attempt: records.AttemptRecord) -> tuple[bool, float]:

@@ -38,7 +38,42 @@ def checkpoint(
         faults.duration(spec.settle, "spec", "checkpoint", "settle"),
         None if spec.every is None else faults.duration(spec.every, "spec", "checkpoint", "every"),
         spec.to,
+        _before_limit(job, spec, faults),
+        spec.requeue_on_time_limit,
     )
+
+
+def _before_limit(
+    job: job_spec.JobSpec, spec: job_spec.CheckpointSpec, faults: FaultCollector
+) -> int:
+    """Return how long before its time limit a job is asked to save, in seconds; 0: at it."""
+    if spec.requeue_on_time_limit and not job.retries.limit:
+        faults.add(
+            "requeue-without-retries",
+            "to go on after the time limit spends a retry, and the job has none: say how often "
+            "by retries.limit",
+            "spec",
+            "checkpoint",
+            "requeueOnTimeLimit",
+            found="retries.limit 0",
+            expected="retries: {limit: N}, N from 1 on",
+        )
+    if spec.signal_before_limit is None:
+        return 0
+    place = ("spec", "checkpoint", "signalBeforeLimit")
+    before_s = faults.duration(spec.signal_before_limit, *place)
+    limit_s = (
+        None if job.time_limit is None else faults.duration(job.time_limit, "spec", "timeLimit")
+    )
+    if limit_s is not None and 0 < limit_s <= before_s:
+        faults.add(
+            "signal-before-start",
+            "the job would be asked to save before it starts: make it shorter than timeLimit",
+            *place,
+            found=found_values.quote(spec.signal_before_limit),
+            expected=f"less than {job.time_limit}",
+        )
+    return before_s
 
 
 def _checkpoint_path(job: job_spec.JobSpec, name: str, digest: str, faults: FaultCollector) -> str:

@@ -92,7 +92,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
     ``pattern``, ``marker`` and ``settle_s`` tell complete checkpoints from incomplete ones.
     ``every_s`` is the interval at which the job means to save; None: unknown. ``to`` are the
     processes of a task that get the signal: those that handle it in the process ``main``'s group,
-    or ``all`` that do.
+    or ``all`` that do. ``before_limit_s`` is how long before its time limit a task is asked to
+    save; ``requeues`` if it goes on in another try after that limit, at the cost of a retry.
     """
 
     signal: str = "SIGTERM"
@@ -103,6 +104,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
     settle_s: int = 30
     every_s: int | None = None
     to: Literal["main", "all"] = "main"
+    before_limit_s: int = 0
+    requeues: bool = False
 
     @property
     def rule(self) -> task_reports.CheckpointRule:

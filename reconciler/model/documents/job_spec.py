@@ -234,6 +234,23 @@ class CheckpointSpec(DocumentPart, frozen=True):
             example="all",
         ),
     ] = "main"
+    signal_before_limit: Annotated[
+        Duration | None,
+        doc(
+            "How long before `timeLimit` the signal is sent, instead of `grace` for that one: "
+            "what is left at the limit is killed. Default: at the limit, which `grace` follows.",
+            example="5m",
+            unit="duration",
+        ),
+    ] = None
+    requeue_on_time_limit: Annotated[
+        bool,
+        doc(
+            "After its time limit the job waits again and goes on from its checkpoint, if this "
+            "try has written a complete one. Each time spends one of `retries.limit`.",
+            example=True,
+        ),
+    ] = False
     grace: Annotated[
         Duration,
         doc("Grace period between that signal and SIGKILL.", example="2m", unit="duration"),

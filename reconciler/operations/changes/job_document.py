@@ -33,6 +33,7 @@ class JobOptions(msgspec.Struct, frozen=True):
     array: int | None = None
     parallelism: int | None = None
     framework: str | None = None
+    checkpoint: dict[str, str] = {}
     working_directory: str | None = None
     environment: dict[str, str] = {}
 
@@ -58,6 +59,7 @@ def job_document(options: JobOptions) -> dict[str, object]:
         "max": options.most,
         "framework": options.framework,
         "placement": options.placement,
+        "checkpoint": options.checkpoint or None,
         "resources": resources or None,
         "workingDirectory": options.working_directory,
         "environment": options.environment or None,

@@ -47,6 +47,7 @@ WRONG = {
     "--cycle-every": SPAN,
     "--checkpoint-every": SPAN,
     "--time": [*SPAN, "0"],
+    "--signal": ["KILL", "USR1@soon", "USR1@", ""],
     "--since": ["soon"],
     "--until": ["soon"],
     "--at": ["soon"],

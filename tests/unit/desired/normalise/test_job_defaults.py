@@ -74,6 +74,11 @@ CASES = [
         desired.Checkpoint("SIGTERM", 30, "checkpoints/a/1-30246e15"),
     ),
     ({"checkpoint": "{path: x/y}"}, "checkpoint", desired.Checkpoint("SIGTERM", 30, "x/y")),
+    (
+        {"checkpoint": "{path: x, to: all, signalBeforeLimit: 5m}"},
+        "checkpoint",
+        desired.Checkpoint("SIGTERM", 30, "x", to="all", before_limit_s=300),
+    ),
     ({"array": "{count: 4, parallelism: 2}"}, "array_count", 4),
     ({"array": "{count: 4, parallelism: 2}"}, "parallelism", 2),
     ({"framework": "torchrun"}, "framework", "torchrun"),
@@ -95,6 +100,16 @@ WRONG = [
     ({"deadline": "2027-13-31T06:00:00Z"}, "bad-time", "spec.deadline"),
     ({"resources": "{cpu: 0.00001}"}, "bad-quantity", "spec.resources.cpu"),
     ({"timeLimit": "99999999999999999999w"}, "bad-quantity", "spec.timeLimit"),
+    (
+        {"checkpoint": "{requeueOnTimeLimit: true}"},
+        "requeue-without-retries",
+        "spec.checkpoint.requeueOnTimeLimit",
+    ),
+    (
+        {"timeLimit": "5m", "checkpoint": "{signalBeforeLimit: 5m}"},
+        "signal-before-start",
+        "spec.checkpoint.signalBeforeLimit",
+    ),
     ({"count": 9999, "groups": "[{name: a}, {name: b}]"}, "too-many-tasks", "spec.groups"),
     ({"count": 101, "array": "{count: 10000}"}, "too-many-tasks", "spec.array"),
     ({"count": 2, "resources": "{memory: 2048Pi}"}, "out-of-range", "spec.resources.memory"),
