@@ -68,6 +68,7 @@ class AttemptLifecycle:
         parts, outdated = self._parts, self._supervisor.outdated
         with self._lock:
             isolation = parts.launcher.supervisor_connected(self._supervisor.hello)
+            reports = parts.job_data.hold(reports, self._state, self._looked)
             reports = parts.launcher.stager.hold(reports, self._copied_out)
             reports = parts.job_tries.hold(reports, self._told)
             parts.monitor.set_isolation(isolation)
@@ -88,7 +89,8 @@ class AttemptLifecycle:
         parts.job_data.heard(reports)
         with self._lock:
             # Under the lock: a copy that ends at once must be reported after these reports.
-            adjusted = parts.launcher.stager.hold(reports, self._copied_out)
+            adjusted = parts.job_data.hold(reports, self._state, self._looked)
+            adjusted = parts.launcher.stager.hold(adjusted, self._copied_out)
             adjusted = parts.job_tries.hold(adjusted, self._told)
             parts.launcher.attempts_reported(reports)
             self._changed(adjusted)
@@ -148,6 +150,12 @@ class AttemptLifecycle:
             except OSError as problem:
                 problems.append(f"folder {folder} can't be deleted: {problem}")
         return problems
+
+    def _looked(self, report: AttemptReport) -> None:
+        """Report the end of an attempt whose last checkpoint was looked for."""
+        with self._lock:
+            copied = self._parts.launcher.stager.hold([report], self._copied_out)
+            self._changed(self._parts.job_tries.hold(copied, self._told))
 
     def _copied_out(self, report: AttemptReport) -> None:
         """Report the end of an attempt whose results have been copied out, or cannot be."""

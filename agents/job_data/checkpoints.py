@@ -344,6 +344,8 @@ def watched(
 ) -> Watched | None:
     """Return how to find a task's checkpoints; None if another task of its gang reports them.
 
+    Without a pattern only what the task names is one.
+
     Args:
         as_root: True if tasks run as the users of their jobs.
     """
@@ -352,7 +354,7 @@ def watched(
     rank = assignment.rank
     if rank.rank != 0 or (rank.world_size == 1 and assignment.index != 0):
         return None
-    if template.saves is None or not template.saves.pattern:
+    if template.saves is None:
         return None
     return Watched(
         assignment.attempt, shared, template.checkpoint_path, template.saves, assignment.element,
@@ -360,8 +362,11 @@ def watched(
     )  # fmt: skip
 
 
-def _newest_of(task: Watched) -> Saved | None:
-    """Return the newest checkpoint of a running task. The user was looked up when it started."""
+def newest_of(task: Watched, *, now: float) -> Saved | None:
+    """Return the newest checkpoint of a task, whose user was looked up when it started.
+
+    ``now`` is as in :func:`newest`.
+    """
     user = None
     if task.user is not None:
         account = unix_users.SYSTEM.find(task.user)
@@ -376,7 +381,7 @@ def _newest_of(task: Watched) -> Saved | None:
     if below is None:
         return None
     search = CheckpointSearch(task.shared, below, task.rule, task.element, user)
-    return newest(search, now=time.time())
+    return newest(search, now=now)
 
 
 class CheckpointWatcher:
@@ -391,7 +396,7 @@ class CheckpointWatcher:
         # only this thread writes; readers see either value
         found = {name: saved for name, saved in self._found.items() if name in names}
         for task in tasks:
-            saved = _newest_of(task)
+            saved = newest_of(task, now=time.time())
             if saved is not None:
                 found[task.attempt] = saved
         self._found = found

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from agents import state
-from agents.job_data import checkpoints, metrics
+from agents.job_data import checkpoints, last_looks, metrics
 from agents.logs import timestamps
 from reconciler.model.observed import task_reports
 from reconciler.model.state.records import AttemptReport
@@ -28,6 +28,7 @@ class JobData:
         self._as_root = as_root
         self._listener = metrics.MetricsReader(root)
         self._watcher = checkpoints.CheckpointWatcher()
+        self._last_looks: last_looks.LastLooks | None = None
         self._marks = timestamps.LogMarks(root / "logs")
         metrics.install(root)
 
@@ -64,12 +65,31 @@ class JobData:
                 found = checkpoints.watched(
                     assignment, template, self.shared, as_root=self._as_root
                 )
-                if found is not None:
+                if found is not None and found.rule.pattern:
                     yield found
 
     def heard(self, reports: list[AttemptReport]) -> None:
         """Read the last metrics of attempts that have ended."""
         self._listener.heard(reports)
+
+    def hold(
+        self, reports: Iterable[AttemptReport], node: state.AgentState, told: last_looks.Told
+    ) -> list[AttemptReport]:
+        """Return reports, with ends held back until their last checkpoint was looked for.
+
+        ``told`` is then called with those ends, from another thread.
+        """
+        if self._last_looks is None:
+            self._last_looks = last_looks.LastLooks(
+                lambda assignment: checkpoints.watched(
+                    assignment,
+                    node.templates.get(assignment.template),
+                    self.shared,
+                    as_root=self._as_root,
+                ),
+                self._listener.with_saved,
+            )
+        return self._last_looks.hold(reports, node.assignments, told)
 
     def with_saved(self, reports: Iterable[AttemptReport]) -> Iterator[AttemptReport]:
         """Return reports with the newest known checkpoints."""
@@ -91,3 +111,5 @@ class JobData:
     def forget(self, attempts: tuple[str, ...]) -> None:
         """Forget attempts whose end the controller knows."""
         self._listener.forget(attempts)
+        if self._last_looks is not None:
+            self._last_looks.forget(attempts)

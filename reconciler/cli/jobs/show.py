@@ -13,6 +13,8 @@ Json = Any
 #: Ends of attempts caused by other jobs, and how many evictions `muster job` shows.
 EVICTED = frozenset({"Preempted"})
 EVICTIONS_SHOWN, EVENTS_MAX = 3, 1000
+#: Ends of tries that say more than their reason, of which so many are shown.
+TOLD_MAX = 5
 
 
 def register(app: typer.Typer) -> None:
@@ -68,6 +70,11 @@ def show_job(item: Json, evicted: list[Json], element: int | None = None) -> Non
             [_attempt_row(attempt) for attempt in attempts],
             right="TRY EXIT TIME",
         )
+        for one in [one for one in attempts if one.get("endReason") and one.get("message")][
+            -TOLD_MAX:
+        ]:
+            which = f"{_task(one)}, try {one['attempt']}"
+            terminal.print_line(f"{which}: {one['endReason']}, {one['message']}", 2)
         show_usage.show(attempts)
 
 

@@ -209,11 +209,11 @@ class Controller:
 
     def stop(
         self, attempt: str, *, signal: str = "SIGTERM", grace_s: int = 20,
-        reason: EndReason = EndReason.CANCELLED,
+        reason: EndReason = EndReason.CANCELLED, to: str = "",
     ) -> None:  # fmt: skip
         """Order an attempt to stop."""
         with self.news:
-            order = StopOrder(reason, signal, grace_s, at=time.time())
+            order = StopOrder(reason, signal, grace_s, at=time.time(), to=to)
             given = self.assignments[attempt]
             self.assignments[attempt] = msgspec.structs.replace(given, stop=order)
         self.change()

@@ -205,13 +205,17 @@ def test_a_plot_of_an_element_that_is_not_there(
     assert not plot.written(api, "hog", {}).curves
 
 
-@pytest.mark.usefixtures("in_utc")
-def test_a_job_shows_the_tries_of_the_element_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def _whole(**more: object) -> dict[str, Any]:
     tries = [
-        {**one, "phase": None, "devices": [], "started": None, "ended": None, "asked": {}}
+        {**one, "phase": None, "devices": [], "started": None, "ended": None, "asked": {}, **more}
         for one in HOG["attempts"]
     ]
-    whole = {**HOG, "attempts": tries, "run": 1, "queue": "q"}
+    return {**HOG, "attempts": tries, "run": 1, "queue": "q"}
+
+
+@pytest.mark.usefixtures("in_utc")
+def test_a_job_shows_the_tries_of_the_element_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    whole = _whole()
     show.show_job(whole, [], 1)
     told = capsys.readouterr().out
     assert "Element   Element 1: Running on n2 (try 2)." in told
@@ -219,3 +223,12 @@ def test_a_job_shows_the_tries_of_the_element_alone(capsys: pytest.CaptureFixtur
     assert "[0] main-0" not in told
     show.show_job(whole, [])
     assert "[0] main-0" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("in_utc")
+def test_what_the_end_of_a_try_says_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    said = "no checkpoint was written within the grace"
+    show.show_job(_whole(state="Ended", endReason="Preempted", message=said), [])
+    assert f"[0] main-0, try 1: Preempted, {said}" in capsys.readouterr().out
+    show.show_job(_whole(state="Ended", endReason="Preempted", message=""), [])
+    assert "Preempted, " not in capsys.readouterr().out
