@@ -1,6 +1,7 @@
 """The signal that asks a task to save, and the grace for whatever is left of it."""
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -8,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from reconciler.model.state.records import AttemptReport
 from reconciler.model.state.states import AttemptState, EndReason
 from tests.integration.agents import supervised
 
+GUIDE = Path(__file__).parents[3] / "docs/guides/researcher/jobs.md"
 #: No test waits for the end of it: what has to end before does so by itself.
 LONG_S = 600
 #: A program that saves in its handler, slowly enough to be killed before, and says when it can.
@@ -73,6 +76,23 @@ def test_a_shell_around_a_program_dies_of_it_and_the_program_saves(
     report = stopped(bed, name)
     assert bed.output("a.1") == "ready\nsaving\nsaved\n"
     assert (report.end_reason, report.signal) == (EndReason.PREEMPTED, signal.Signals[name])
+
+
+def test_the_script_of_the_guide_saves_as_it_is_written(bed: supervised.Bed) -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    specs = [one for block in blocks for one in yaml.safe_load_all(block)]
+    (spec,) = [one["spec"] for one in specs if one["metadata"]["name"] == "wrapped"]
+    folder = bed.root / "attempts/a.1"
+    files = {"train.py": SAVES.format(more="")}
+    bed.start("a.1", spec["script"], argv=[f"{folder}/script"], cwd=str(folder), files=files)
+    supervised.wait(lambda: "ready" in _told(bed), "a task that can save")
+    stopped(bed, spec["checkpoint"]["signal"])
+    assert bed.output("a.1") == "ready\nsaving\nsaved\n"
+
+
+def _told(bed: supervised.Bed) -> str:
+    bed.until("a.1", AttemptState.RUNNING)
+    return bed.output("a.1")
 
 
 def test_workers_save_whose_launcher_dies_of_it(bed: supervised.Bed) -> None:
