@@ -133,6 +133,8 @@ class LiveAttempts:
             task = stop_signals.facts_of(pids, attempt.saves_on)
             for pid in stop_signals.receivers(attempt.pid, task, attempt.to):
                 processes.kill(pid, attempt.saves_on)
+            if not any(facts.handles for facts in task.values()):
+                attempt.saves_on = 0  # nothing saves: what it has just started need not go on
 
     def process_died(self, died: os.waitid_result) -> spawn.Attempt | None:
         """Return the attempt of a dead main process, whose process group is killed.

@@ -25,7 +25,7 @@ class SignalFacts(NamedTuple):
 
     Attributes:
         group: its process group.
-        handles: True if it has a handler, or waits for the signal while it blocks it.
+        handles: True if it has a handler. Who blocks it has none: shells do so while they fork.
         stack: where its stack starts, which is random for each program and the same after a fork;
             0: not known.
     """
@@ -49,12 +49,11 @@ def facts_of(pids: Iterable[int], number: int) -> dict[int, SignalFacts]:
 
 
 def _handles(status: bytes, number: int) -> bool:
-    """Return True if the status of a process says that it has a handler or waits for a signal."""
-    masks = 0
+    """Return True if the status of a process says that it has a handler for a signal."""
     for line in status.split(b"\n"):
-        if line.startswith((b"SigCgt:", b"SigBlk:")):
-            masks |= int(line.split()[1], 16)
-    return bool(masks >> (number - 1) & 1)
+        if line.startswith(b"SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
 
 
 def receivers(main: int, task: Mapping[int, SignalFacts], to: str) -> list[int]:

@@ -71,7 +71,7 @@ def test_facts_of_processes_tell_handlers_and_forks() -> None:
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         assert not stop_signals.facts_of([own], signal.SIGUSR2)[own].handles
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
-        assert stop_signals.facts_of([own], signal.SIGUSR2)[own].handles
+        assert not stop_signals.facts_of([own], signal.SIGUSR2)[own].handles
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR2})
         signal.signal(signal.SIGUSR2, before)
