@@ -201,6 +201,8 @@ class Checker(moment.Moment):
 
     def _state_of(self, job: str) -> JobState | None:
         record = self.seen.job_records.get(job)
+        if record is not None and record.declared_over and record.state in _FINISHED:
+            return JobState.SUCCEEDED  # it counts as done for what waits for it
         return None if record is None else record.state
 
     def _dependency_never_met(

@@ -261,7 +261,8 @@ class ReadinessCheck:
             reason_key=f"DependencyNeverMet/{spec.name}",
             reason=Reason(
                 code=ReasonCode.DEPENDENCY_NEVER_MET,
-                message=f"{dependency.condition} {dependency.job}, which is {state.value}",
+                message=f"{dependency.condition} {dependency.job}, which "
+                + ("counts as done" if is_done else f"is {state.value}"),
                 unblocks=f"run `muster rerun {dependency.job}`, or change spec.dependsOn",
             ),
         )
