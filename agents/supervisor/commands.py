@@ -52,6 +52,7 @@ class StartCommand(TaskProgram):
         spare: folder in the trash that can be reused.
         scratch_bytes: what the attempt's folders may take of the disk; left out without a limit.
         checkpoint_to: who gets the checkpoint signal; left out without one.
+        note: what people are told of its start.
     """
 
     op: Literal["start"]
@@ -66,6 +67,7 @@ class StartCommand(TaskProgram):
     spare: NotRequired[str | None]
     scratch_bytes: NotRequired[int]
     checkpoint_to: NotRequired[str]
+    note: NotRequired[str]
 
 
 class RefuseCommand(TypedDict):

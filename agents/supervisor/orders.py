@@ -37,6 +37,7 @@ class StartOrder(NamedTuple):
         scratch_bytes: what the attempt's folders may take of the disk; 0: no limit.
         checkpoint_to: as ``to`` of a stop, when its lease is over.
         privileges: ``restricted`` to take from the task what no job needs; empty for nothing.
+        note: what people are told of its start, while it runs and with its end.
     """
 
     id: str
@@ -58,6 +59,7 @@ class StartOrder(NamedTuple):
     privileges: str = ""
     scratch_bytes: int = 0
     checkpoint_to: str = ""
+    note: str = ""
 
 
 class RefuseOrder(NamedTuple):
@@ -195,6 +197,7 @@ def _start(name: str, raw: dict[str, Any]) -> StartOrder:
         privileges=_text(raw.get("privileges", "")),
         scratch_bytes=int(raw.get("scratch_bytes", 0)),
         checkpoint_to=_text(raw.get("checkpoint_to", "")),
+        note=_text(raw.get("note", "")),
     )
 
 

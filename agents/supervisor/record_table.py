@@ -74,11 +74,14 @@ class RecordTable:
         self.journal.add({"record": record}, sync=False)
 
     def end(self, record: Record, reason: str, *, message: str = "") -> None:
-        """Record the end of an attempt; it is durable, and reported, after the next publication."""
+        """Record the end of an attempt; it is durable, and reported, after the next publication.
+
+        What was told of its start comes after the message of its end.
+        """
         if record.get("secrets"):
             spawn.remove_secrets(self._root, record["id"])
         ended = {**record, "state": "Ended", "end_reason": reason, "ended_at": time.time()}
-        ended["message"] = message
+        ended["message"] = "; ".join(filter(None, (message, record.get("message", ""))))
         self.put(ended)
         self.journal.add({"record": ended}, sync=True)
 

@@ -177,6 +177,8 @@ class AttemptStarter:
         record: Record = {"id": order.id, "started_at": time.time()}
         if order.secrets:
             record["secrets"] = True
+        if order.note:
+            record["message"] = order.note
         # nothing may fail between a task's start and its entry in the table of live attempts
         recorded = {"cleanup": order.cleanup} if order.cleanup else {}
         if order.limits.get("cpus"):

@@ -82,7 +82,7 @@ class Launcher:
         self.job_tries: job_tries.JobTries | None = None
         cache = data_cache.DataCache(settings.root, spares.deleter, settings.cache_bytes_max)
         self.stager = staging.Stager(node.root, cache, secrets, self.users)
-        self._data = task_data.TaskData(self.stager, secrets, volumes, lock)
+        self._data = task_data.TaskData(self.stager, secrets, volumes, lock, self.users)
         self._settings = settings
         self._spares = spares
         self._mig = mig
@@ -178,6 +178,7 @@ class Launcher:
             data, secrets = yield from self._data.fetch(
                 assignment, template, self.node.shared, user
             )
+            surroundings = yield from self._data.find_surroundings(template, user)
             yield from self._pull_image(assignment, image)
         except UnstartableError:
             # the next start gets its cores at once, and not when the supervisor reports the end
@@ -191,6 +192,7 @@ class Launcher:
             shared_gpu=share,
             data=data,
             secrets=secrets,
+            surroundings=surroundings,
         )
         command = start_commands.start_command(assignment, template, self.node, resources)
         try:

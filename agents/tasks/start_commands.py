@@ -36,6 +36,7 @@ class StartResources(msgspec.Struct, frozen=True):
         shared_gpu: the device that the task shares through MPS.
         data: variables that name the task's checkpoint and the data copied for it.
         secrets: values by secret name; None if the task uses no secrets.
+        surroundings: what it has of the place where it was submitted.
     """
 
     user: TaskUser
@@ -45,6 +46,7 @@ class StartResources(msgspec.Struct, frozen=True):
     shared_gpu: mps.MpsShare | None = None
     data: dict[str, str] = {}
     secrets: dict[str, str] | None = None
+    surroundings: task_environment.Surroundings = task_environment.Surroundings()
 
 
 class _Execution(msgspec.Struct, frozen=True):
@@ -92,6 +94,8 @@ def start_command(
         command["scratch_bytes"] = template.scratch_bytes
     if resources.secrets is not None:
         command["secrets"] = resources.secrets
+    if notes := resources.surroundings.place.notes:
+        command["note"] = "; ".join(notes)
     return command
 
 
@@ -159,6 +163,7 @@ def _execution(
         resources.user,
         instances=resources.instances,
         data=resources.data,
+        surroundings=resources.surroundings,
     )
     files: dict[str, str] = {}
     if template.framework == "mpi":
@@ -175,7 +180,8 @@ def _execution(
         for name, variable in template.secrets
         if name in secrets and variable
     }
-    cwd = template.working_directory or f"{folder}/work"
+    place = resources.surroundings.place
+    cwd = template.working_directory or place.folder or f"{folder}/work"
     return _Execution(argv, template.script, cwd, environment, files)
 
 

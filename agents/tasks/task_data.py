@@ -1,8 +1,10 @@
-"""Fetches what a task needs before its command can run: checkpoint, secrets and copied files.
+"""Fetches what a task needs before its command can run: checkpoint, secrets and copied files, and
+the folder, Python environment and modules that it was submitted with.
 
 All of it may be slow or hang, so each part is a wait of the start's preparation.
 """
 
+import os
 import threading
 from collections.abc import Callable, Generator
 from typing import Any
@@ -11,17 +13,21 @@ from agents.data import secret_store, staging
 from agents.gpus import mps
 from agents.health import volume_checks
 from agents.host import disk_space
+from agents.isolation import user_commands
+from agents.submitted import environment_modules, submit_folders
 from agents.tasks import checkpoint_folders, preparation, start_commands, task_environment
 from agents.tasks.node_context import UnstartableError
 from agents.tasks.preparation import Wait
 from agents.tasks.task_users import TaskUser
+from reconciler import child_process
 from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
 from reconciler.model.state.states import EndReason
+from reconciler.model.values import folder_identity
 
-#: How long a start waits for the folder of its checkpoints.
-CHECKPOINT_TIMEOUT_S = 60.0
-#: Threads that look for checkpoints at the same time, those that hang included.
-CHECKPOINT_SEARCHES_MAX = 1000
+#: How long a start waits for a folder: of its checkpoints, or of its submitter.
+SEARCH_TIMEOUT_S = 60.0
+#: Threads that look at folders at the same time, those that hang included.
+SEARCHES_MAX = 1000
 STOPPED_MESSAGE = "stopped while what it needs was fetched"
 
 
@@ -30,6 +36,7 @@ class TaskData:
 
     Args:
         volumes: checks volumes before tasks start; None if nobody does.
+        users: runs commands as the users of tasks.
     """
 
     def __init__(
@@ -38,12 +45,14 @@ class TaskData:
         secrets: secret_store.SecretStore,
         volumes: volume_checks.VolumeChecker | None,
         lock: threading.RLock,
+        users: user_commands.UserCommands,
     ) -> None:
         self._stager = stager
         self._secrets = secrets
         self._volumes = volumes
         self._lock = lock
-        self._checkpoint_searches = 0
+        self._users = users
+        self._searches = 0
 
     def fetch(
         self, assignment: Assignment, template: TaskTemplate, shared: str, user: TaskUser
@@ -77,28 +86,68 @@ class TaskData:
 
         The storage may hang, so only this start waits, and only for a limited time.
         """
-        if self._checkpoint_searches >= CHECKPOINT_SEARCHES_MAX:
-            raise UnstartableError(
-                f"{CHECKPOINT_SEARCHES_MAX} searches for checkpoints have not ended: the shared "
-                f"folder {shared} of this node hangs"
-            )
-        self._checkpoint_searches += 1
+        return self._search(
+            lambda: checkpoint_folders.checkpoint_variables(assignment, template, shared, user),
+            f"checkpoint folder {template.checkpoint_path} below {shared}",
+            "looking for its checkpoints",
+        )
 
-        def search() -> dict[str, str]:
+    def find_surroundings(
+        self, template: TaskTemplate, user: TaskUser
+    ) -> Generator[Wait, Any, task_environment.Surroundings]:
+        """Return what this node has of the place where a task was submitted, and its modules."""
+        place = template.submitted
+        found = task_environment.Surroundings()
+        if place != folder_identity.NOWHERE and template.runtime == "process":
+            chosen = template.working_directory is not None
+            which = " and ".join(one.path for one in (place.folder, place.python) if one)
+            found = found._replace(
+                place=(
+                    yield self._search(
+                        lambda: submit_folders.find(
+                            place, user.acting, submit_folders.machine_boot_id(), chosen=chosen
+                        ),
+                        f"the submitter's {which}",
+                        "looking for the folder of its submission",
+                    )
+                )
+            )
+        if template.modules:
+            names = {"HOME": user.home, "USER": user.name, "LOGNAME": user.name}
+            request = environment_modules.ModuleRequest(
+                template.modules,
+                child_process.ChildUser.of(user.credentials),
+                {"PATH": user.path, "LANG": os.environ.get("LANG", "C.UTF-8"), **names},
+            )
+            found = found._replace(
+                modules=(yield background(lambda: environment_modules.load(request, self._users)))
+            )
+        return found
+
+    def _search(self, look: Callable[[], Any], what: str, note: str) -> Wait:
+        """Return the wait for a look at folders that may hang, which gives what it returns."""
+        if self._searches >= SEARCHES_MAX:
+            raise UnstartableError(
+                f"{SEARCHES_MAX} looks at folders of jobs have not ended: the storage of this "
+                f"node hangs, now at {what}"
+            )
+        self._searches += 1
+
+        def search() -> Any:
             try:
-                return checkpoint_folders.checkpoint_variables(assignment, template, shared, user)
+                return look()
             finally:
                 with self._lock:
-                    self._checkpoint_searches -= 1
+                    self._searches -= 1
 
         late = (
-            f"checkpoint folder {template.checkpoint_path} below {shared} did not answer in "
-            f"{CHECKPOINT_TIMEOUT_S:g} s; check if the shared folder of this node hangs"
+            f"{what} did not answer in {SEARCH_TIMEOUT_S:g} s; check if the storage of this node "
+            "hangs"
         )
         return Wait(
-            preparation.in_background(search, limit_s=CHECKPOINT_TIMEOUT_S, late=late),
-            "stopped while its checkpoints were looked for",
-            note="looking for its checkpoints",
+            preparation.in_background(search, limit_s=SEARCH_TIMEOUT_S, late=late),
+            "stopped while its folders were looked for",
+            note=note,
         )
 
     def _get_ready(
@@ -128,7 +177,11 @@ def background(work: Callable[[], Any], undo: Callable[[], object] = lambda: Non
     def run() -> Any:
         try:
             return work()
-        except (secret_store.SecretUnavailableError, mps.MpsError) as problem:
+        except (
+            secret_store.SecretUnavailableError,
+            mps.MpsError,
+            environment_modules.ModulesError,
+        ) as problem:
             raise UnstartableError(str(problem)) from None
         except OSError as problem:
             if disk_space.is_lack(problem):

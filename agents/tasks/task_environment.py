@@ -1,12 +1,16 @@
 """The environment variables of a task.
 
-Later sources win: a clean base, the variables of the job, those of the system (``MUSTER_*`` and
-the framework's), and last the values of secrets.
+Later sources win: a clean base, environment modules, the submitter's Python environment, the
+variables of the job, those of the system (``MUSTER_*`` and the framework's), and last the values of
+secrets.
 """
 
 import os
 from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
+from agents.submitted import submit_folders
 from agents.tasks import frameworks
 from agents.tasks.node_context import NodeContext
 from agents.tasks.task_users import TaskUser
@@ -14,6 +18,17 @@ from reconciler.model.observed.devices import MigInstance
 from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
 
 RESERVED_PREFIX = "MUSTER_"
+
+
+class Surroundings(NamedTuple):
+    """What a task has of the place where it was submitted, and of the node's modules.
+
+    Attributes:
+        modules: variables that its environment modules set.
+    """
+
+    place: submit_folders.FoundPlace = submit_folders.FoundPlace()
+    modules: Mapping[str, str] = MappingProxyType({})
 
 
 def environment_of(
@@ -24,13 +39,16 @@ def environment_of(
     *,
     instances: tuple[MigInstance, ...] = (),
     data: Mapping[str, str] | None = None,
+    surroundings: Surroundings | None = None,
 ) -> dict[str, str]:
     """Return the environment of a task.
 
     Args:
         instances: MIG instances given to the attempt.
         data: variables that name the task's data: its checkpoint and the files copied for it.
+        surroundings: what it has of the place where it was submitted.
     """
+    around = surroundings or Surroundings()
     folder = node.attempt_folder(assignment.attempt)
     base = {
         "PATH": user.path,
@@ -42,6 +60,8 @@ def environment_of(
     }
     if template.framework != "none":
         base |= node.fabric
+    base |= around.modules
+    base |= around.place.variables(base["PATH"])
     chosen = {k: v for k, v in template.environment.items() if not k.startswith(RESERVED_PREFIX)}
     reserved = {
         "MUSTER_JOB": template.job,

@@ -1,7 +1,9 @@
 """The Unix user that a task runs as."""
 
+import functools
 import os
 import pwd
+import sys
 
 import msgspec
 
@@ -48,8 +50,26 @@ class TaskUser(msgspec.Struct, frozen=True):
 
     @property
     def path(self) -> str:
-        """Default ``PATH``: the agent's own unless the task runs as another user."""
-        return DEFAULT_PATH if self.switch else os.environ.get("PATH", DEFAULT_PATH)
+        """Default ``PATH``: the agent's own unless the task runs as another user, and never with
+        Muster's own Python environment, whose ``python3`` has none of a job's packages.
+        """
+        if self.switch:
+            return DEFAULT_PATH
+        return path_without(sys.prefix, os.environ.get("PATH", DEFAULT_PATH))
+
+
+@functools.lru_cache(maxsize=8)
+def path_without(environment: str, path: str) -> str:
+    """Return a ``PATH`` without the programs of a Python environment.
+
+    Args:
+        environment: its folder; that of an interpreter of the system changes nothing.
+    """
+    if not os.path.lexists(f"{environment}/pyvenv.cfg"):
+        return path
+    own = os.path.realpath(f"{environment}/bin")
+    kept = [one for one in path.split(":") if not one or os.path.realpath(one) != own]
+    return ":".join(kept) or DEFAULT_PATH
 
 
 def user_to_look_up(template: TaskTemplate, node: NodeContext) -> str | None:

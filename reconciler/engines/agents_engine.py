@@ -275,6 +275,8 @@ class AgentsEngine:
             scratch_bytes=(pool.scratch_limit_bytes or 0) if pool is not None else 0,
             owner=spec.owner,
             checkpoint_to=checkpoint.to if checkpoint else "",
+            submitted=spec.submitted,
+            modules=spec.modules,
         )
 
 

@@ -127,8 +127,14 @@ class _TaskReports:
         if reported.state not in _ALIVE or (attempt.state, state) not in ATTEMPT_TRANSITIONS:
             state = attempt.state
         started_at, saved = self._started_at(attempt, reported), self._saved(attempt, reported)
-        if (state, started_at, saved) != (attempt.state, attempt.started_at, attempt.saved):
-            self._attempts.renew(attempt, state=state, started_at=started_at, saved=saved)
+        message = attempt.message
+        if reported.state is AttemptState.RUNNING and reported.message:  # told of its start
+            message = task_reports.told_text(reported.message, MESSAGE_CHARACTERS_MAX)
+        before = (attempt.state, attempt.started_at, attempt.saved, attempt.message)
+        if (state, started_at, saved, message) != before:
+            self._attempts.renew(
+                attempt, state=state, started_at=started_at, saved=saved, message=message
+            )
             if state is AttemptState.RUNNING and attempt.state is not AttemptState.RUNNING:
                 self._events.add(
                     "AttemptRunning",

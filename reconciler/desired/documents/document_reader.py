@@ -47,6 +47,8 @@ EXECUTION_FIELDS = (
     "exclusive",
     "volumes",
     "stage",
+    "submitted",
+    "modules",
 )
 _HASH_CHARACTERS = 16
 #: The most documents of a file whose faults are explained; of the others one is told, in short.

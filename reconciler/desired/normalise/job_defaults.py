@@ -18,6 +18,7 @@ from reconciler.desired.normalise import (
     entitlements,
     resource_requests,
     run_folders,
+    surroundings,
 )
 from reconciler.model import desired
 from reconciler.model.documents import job_spec
@@ -188,6 +189,8 @@ def _job(
         volumes=tuple(spec.volumes),
         stage=run_folders.stage(spec, digest, faults),
         reservation=spec.reservation or "",
+        submitted=surroundings.submitted(spec.submitted, faults),
+        modules=surroundings.modules(spec, faults),
     )
     _check_image(spec, faults)
     if spec.affinity is not None:

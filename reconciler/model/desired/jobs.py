@@ -6,6 +6,7 @@ import msgspec
 
 from reconciler.model.desired.settings import Placement, Prune
 from reconciler.model.observed import storage, task_reports
+from reconciler.model.values.folder_identity import NOWHERE, SubmitPlace
 from reconciler.model.values.resources import Resources
 
 DEFAULT_PRIORITY = 50
@@ -230,6 +231,8 @@ class Job(msgspec.Struct, frozen=True):
     preempts: bool = True
     mutations: tuple[FieldMutation, ...] = ()
     mutated: tuple[str, ...] = ()
+    submitted: SubmitPlace = NOWHERE
+    modules: tuple[str, ...] = ()
 
     def tolerates(self, taint: "Taint") -> bool:
         """Return True if the job accepts a taint."""

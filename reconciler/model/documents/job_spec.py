@@ -390,6 +390,23 @@ class JobSpec(DocumentPart, frozen=True):
         Argument | None,
         doc("Folder that tasks start in. Default: one of their own.", example="/data/alice"),
     ] = None
+    submitted: Annotated[
+        job_staging.SubmittedSpec | None,
+        doc(
+            "Where the command was submitted. `muster run` and `muster submit` write it.",
+            example={
+                "folder": {"path": "/home/ada", "device": 66306, "inode": 1835023, "bootId": "8e"}
+            },
+        ),
+    ] = None
+    modules: Annotated[
+        list[job_staging.ModuleName],
+        doc(
+            "Environment modules (Environment Modules or Lmod) that are loaded before each task "
+            "starts, in this order.",
+            example=["gcc/12.2", "cuda"],
+        ),
+    ] = []
     runtime: Annotated[
         Literal["process", "podman", "apptainer"],
         doc(

@@ -1,10 +1,20 @@
-"""Data of a job as documents say it: what is copied to its nodes before, and from them after."""
+"""What a job needs beside its command: data to copy before and after, and where it was submitted."""
 
 from typing import Annotated, Literal
 
 import msgspec
 
 from reconciler.model.documents.fields import DocumentPart, Duration, Name, doc
+
+Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}(?!\n)$")]
+FolderPath = Annotated[
+    str, msgspec.Meta(pattern=r"^/[^\x00-\x1f\x7f]*(?!\n)$", max_length=4096)
+]
+FileNumber = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+BootId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f-]{1,64}(?!\n)$")]
+ModuleName = Annotated[
+    str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+/@:=~-]*(?!\n)$", max_length=200)
+]
 
 StagePath = Annotated[
     str,
@@ -91,3 +101,53 @@ class StageSpec(DocumentPart, frozen=True):
         Duration,
         doc("Time limit of copying in, and of copying out.", example="2h", unit="duration"),
     ] = "1h"
+
+
+class FolderSpec(DocumentPart, frozen=True):
+    """A folder of the submitter, by what it is and not by its name alone."""
+
+    path: Annotated[FolderPath, doc("Its path.", example="/home/ada/project")]
+    device: Annotated[FileNumber, doc("Its device, on that boot.", example=66306)]
+    inode: Annotated[FileNumber, doc("Its inode.", example=1835023)]
+    boot_id: Annotated[
+        BootId,
+        doc(
+            "Boot of the machine on which device and inode count.",
+            example="8ee6fb2c-3bf6-4b7e-9a3b-58c4ce1d0a44",
+        ),
+    ]
+    marker: Annotated[
+        Name | None,
+        doc(
+            "Name of a file in its folder `.muster-submit`, by which other machines recognise the "
+            "folder. Default: they never do.",
+            example="train-6f3a20",
+        ),
+    ] = None
+    marker_sha256: Annotated[
+        Sha256 | None,
+        doc(
+            "SHA-256 of what that file holds.",
+            example="9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+        ),
+    ] = None
+
+
+class SubmittedSpec(DocumentPart, frozen=True):
+    """Where a command was submitted, as `muster run` and `muster submit` write it."""
+
+    folder: Annotated[
+        FolderSpec | None,
+        doc(
+            "The folder. Tasks start in it on nodes that really have it, unless there is a "
+            "workingDirectory.",
+            example={"path": "/home/ada/project", "device": 66306, "inode": 1835023, "bootId": "8e"},
+        ),
+    ] = None
+    python: Annotated[
+        FolderSpec | None,
+        doc(
+            "The active virtual or conda environment. Tasks use it on nodes that really have it.",
+            example={"path": "/home/ada/venv", "device": 66306, "inode": 1835024, "bootId": "8e"},
+        ),
+    ] = None

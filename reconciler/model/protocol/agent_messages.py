@@ -24,6 +24,7 @@ from reconciler.model.state.records import (
     RemedyReport,
     StopOrder,
 )
+from reconciler.model.values.folder_identity import NOWHERE, SubmitPlace
 
 PROTOCOL_VERSION = 1
 #: The most bytes a sync request may have; larger ones are answered with 413.
@@ -93,7 +94,8 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     ``restricted``: a plain process gets no rights to gain, no capabilities and a filter of system
     calls; ``unrestricted``: it gets none of these. ``scratch_bytes`` is what its own folders and
     its output may take of the node's disk, 0: no limit. ``owner`` is told to the commands around
-    the job.
+    the job. ``submitted`` is where its command was submitted, ``modules`` are environment modules
+    to load.
     """
 
     job: str
@@ -126,6 +128,8 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     scratch_bytes: int = 0
     owner: str = ""
     checkpoint_to: str = ""
+    submitted: SubmitPlace = NOWHERE
+    modules: tuple[str, ...] = ()
 
 
 class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):

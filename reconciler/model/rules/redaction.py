@@ -10,7 +10,9 @@ import msgspec
 from reconciler.model import desired
 
 #: Names in paths of jobs' fields that say what they run, and with what.
-_SETTINGS = frozenset({"command", "script", "environment", "secrets", "stage"})
+_SETTINGS = frozenset(
+    {"command", "script", "environment", "secrets", "stage", "submitted", "modules"}
+)
 _STEP = re.compile(r"[.\[]")
 
 

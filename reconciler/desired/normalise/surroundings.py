@@ -1,0 +1,46 @@
+"""Normalises what surrounds a job's command: where it was submitted, and environment modules."""
+
+from reconciler.desired.documents.faults import FaultCollector
+from reconciler.model.documents import job_spec, job_staging
+from reconciler.model.values import folder_identity, found_values
+
+
+def submitted(
+    spec: job_staging.SubmittedSpec | None, faults: FaultCollector
+) -> folder_identity.SubmitPlace:
+    """Return where a command was submitted, and note what can't be."""
+    if spec is None:
+        return folder_identity.NOWHERE
+    return folder_identity.SubmitPlace(
+        _folder(spec.folder, "folder", faults), _folder(spec.python, "python", faults)
+    )
+
+
+def _folder(
+    spec: job_staging.FolderSpec | None, field: str, faults: FaultCollector
+) -> folder_identity.FolderIdentity | None:
+    if spec is None:
+        return None
+    if (spec.marker is None) != (spec.marker_sha256 is None):
+        faults.add(
+            "half-a-marker",
+            "marker and markerSha256 go together: write both or neither",
+            *("spec", "submitted", field),
+        )
+    return folder_identity.FolderIdentity(
+        spec.path, spec.device, spec.inode, spec.boot_id,
+        spec.marker or "", spec.marker_sha256 or "",
+    )  # fmt: skip
+
+
+def modules(spec: job_spec.JobSpec, faults: FaultCollector) -> tuple[str, ...]:
+    """Return environment modules, and note those that nothing would load."""
+    if spec.modules and spec.runtime != "process":
+        faults.add(
+            "modules-in-container",
+            f"modules are those of the node, which runtime {spec.runtime} does not see: use an "
+            "image that has what they bring, or runtime process",
+            *("spec", "modules"),
+            found=found_values.quote(", ".join(spec.modules)),
+        )
+    return tuple(spec.modules)
