@@ -1,1 +1,1 @@
-"""What a task has from the place where its command was submitted: folder, Python, modules."""
+"""The folder, Python environment and modules that a task is submitted with."""

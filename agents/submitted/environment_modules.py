@@ -76,7 +76,7 @@ def load(request: ModuleRequest, commands: user_commands.UserCommands) -> dict[s
             "install Environment Modules or Lmod, or limit the job to pools that have it"
         )
     said = result.stderr.decode(errors="backslashreplace").strip()
-    head, mark, rest = result.stdout.rpartition(_MARK)
+    _, mark, rest = result.stdout.rpartition(_MARK)
     if result.status != 0 or not mark or _LMOD_ERROR in said or _MODULES_ERROR.search(said):
         how = said[-SAID_CHARACTERS_MAX:] or result.end.value
         raise ModulesError(f"module load {shown}: {' '.join(how.split())}")

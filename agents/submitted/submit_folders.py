@@ -24,7 +24,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class FoundPlace(NamedTuple):
-    """What a node has of the place where a command was submitted.
+    """The folder and Python environment of a submission that a node has.
 
     Attributes:
         folder: path of the folder; empty: it is not here.
@@ -77,7 +77,8 @@ def find(
         if why:
             notes.append(
                 f"the folder {place.folder.path}, where it was submitted, is not on this node "
-                f"({why}): it starts in an empty folder. To send your files along: --code ."
+                f"({why}): it starts in an empty folder. To fix: submit it in a folder that nodes "
+                "share"
             )
     if place.python is not None:
         why = why_other(place.python, user, boot_id)

@@ -46,7 +46,7 @@ class StartResources(msgspec.Struct, frozen=True):
     shared_gpu: mps.MpsShare | None = None
     data: dict[str, str] = {}
     secrets: dict[str, str] | None = None
-    surroundings: task_environment.Surroundings = task_environment.Surroundings()
+    surroundings: task_environment.TaskSurroundings = task_environment.TaskSurroundings()
 
 
 class _Execution(msgspec.Struct, frozen=True):

@@ -94,10 +94,10 @@ class TaskData:
 
     def find_surroundings(
         self, template: TaskTemplate, user: TaskUser
-    ) -> Generator[Wait, Any, task_environment.Surroundings]:
+    ) -> Generator[Wait, Any, task_environment.TaskSurroundings]:
         """Return what this node has of the place where a task was submitted, and its modules."""
         place = template.submitted
-        found = task_environment.Surroundings()
+        found = task_environment.TaskSurroundings()
         if place != folder_identity.NOWHERE and template.runtime == "process":
             chosen = template.working_directory is not None
             which = " and ".join(one.path for one in (place.folder, place.python) if one)

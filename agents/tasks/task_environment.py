@@ -20,8 +20,8 @@ from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
 RESERVED_PREFIX = "MUSTER_"
 
 
-class Surroundings(NamedTuple):
-    """What a task has of the place where it was submitted, and of the node's modules.
+class TaskSurroundings(NamedTuple):
+    """The folder and Python of a task's submission, as this node has them, and its modules.
 
     Attributes:
         modules: variables that its environment modules set.
@@ -39,7 +39,7 @@ def environment_of(
     *,
     instances: tuple[MigInstance, ...] = (),
     data: Mapping[str, str] | None = None,
-    surroundings: Surroundings | None = None,
+    surroundings: TaskSurroundings | None = None,
 ) -> dict[str, str]:
     """Return the environment of a task.
 
@@ -48,20 +48,8 @@ def environment_of(
         data: variables that name the task's data: its checkpoint and the files copied for it.
         surroundings: what it has of the place where it was submitted.
     """
-    around = surroundings or Surroundings()
     folder = node.attempt_folder(assignment.attempt)
-    base = {
-        "PATH": user.path,
-        "HOME": user.home,
-        "USER": user.name,
-        "LOGNAME": user.name,
-        "LANG": os.environ.get("LANG", "C.UTF-8"),
-        "TMPDIR": f"{folder}/tmp",  # noqa: S108 - the task's own
-    }
-    if template.framework != "none":
-        base |= node.fabric
-    base |= around.modules
-    base |= around.place.variables(base["PATH"])
+    base = _base(folder, template, node, user, surroundings or TaskSurroundings())
     chosen = {k: v for k, v in template.environment.items() if not k.startswith(RESERVED_PREFIX)}
     reserved = {
         "MUSTER_JOB": template.job,
@@ -94,6 +82,28 @@ def environment_of(
     paths = [chosen["PYTHONPATH"]] if chosen.get("PYTHONPATH") else []
     reserved["PYTHONPATH"] = ":".join([*paths, f"{node.root}/lib"])
     return base | chosen | template.told | reserved
+
+
+def _base(
+    folder: str,
+    template: TaskTemplate,
+    node: NodeContext,
+    user: TaskUser,
+    around: TaskSurroundings,
+) -> dict[str, str]:
+    """Return the variables that a job may change."""
+    base = {
+        "PATH": user.path,
+        "HOME": user.home,
+        "USER": user.name,
+        "LOGNAME": user.name,
+        "LANG": os.environ.get("LANG", "C.UTF-8"),
+        "TMPDIR": f"{folder}/tmp",  # noqa: S108 - the task's own
+    }
+    if template.framework != "none":
+        base |= node.fabric
+    base |= around.modules
+    return base | around.place.variables(base["PATH"])
 
 
 def staged_variable(name: str) -> str:

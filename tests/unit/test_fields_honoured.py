@@ -257,6 +257,15 @@ def template(field: str) -> Callable[[Run, Path], Json]:
     return lambda run, _: getattr(run.template(), field)
 
 
+def submitted(part: str, field: str) -> Callable[[Run, Path], Json]:
+    return lambda run, _: getattr(getattr(run.template().submitted, part), field)
+
+
+SUBMITTED: Json = {
+    "path": "/a", "device": 1, "inode": 2, "bootId": "e", "marker": "m", "markerSha256": "2" * 64
+}  # fmt: skip
+
+
 def variable(name: str) -> Callable[[Run, Path], Json]:
     return lambda run, shared: [order["env"].get(name) for order in run.orders(shared)]
 
@@ -1129,6 +1138,24 @@ TABLE: dict[str, Case] = {
     ),
     "Job.spec.environment": Case(({"A": "1"}, {"A": "2"}), variable("A"), (["1"], ["2"]), JOB),
     "Job.spec.workingDirectory": Case(("/a", "/b"), ordered("cwd"), (["/a"], ["/b"]), JOB),
+    **{
+        f"Job.spec.submitted.{part}.{field}": Case(
+            values,
+            submitted(part, name),
+            values,
+            (job(submitted={part: SUBMITTED}), pool()),
+        )
+        for part in ("folder", "python")
+        for field, name, values in (
+            ("path", "path", ("/a", "/b")),
+            ("device", "device", (1, 2)),
+            ("inode", "inode", (3, 4)),
+            ("bootId", "boot_id", ("ab", "cd")),
+            ("marker", "marker", ("a", "b")),
+            ("markerSha256", "marker_sha256", ("0" * 64, "1" * 64)),
+        )
+    },
+    "Job.spec.modules": Case((["gcc"], ["cuda"]), template("modules"), (("gcc",), ("cuda",)), JOB),
     "Job.spec.groups[].name": Case(
         ("a", "b"), variable("MUSTER_GROUP"), (["a"], ["b"]), (GROUP, pool())
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from reconciler.cli import array_elements, completion, context, lazy_import, terminal
-from reconciler.cli.changes import overrides, submit_options
+from reconciler.cli.changes import overrides, submit_options, submit_surroundings
 
 if TYPE_CHECKING:
     from reconciler.operations.changes import (
@@ -201,6 +202,9 @@ def submit(
     signal_name: submit_options.Signal = None,
     priority: _PriorityClass = None,
     framework: _Framework = None,
+    env: submit_surroundings.Env = None,
+    export: submit_surroundings.Export = None,
+    modules: submit_surroundings.Modules = None,
     dry_run: DryRun = False,
     clone: Clone = None,
     with_local: WithLocal = False,
@@ -209,9 +213,10 @@ def submit(
 ) -> None:
     """Submit jobs: YAML files, or one command.
 
-    Put the command after `--`. It runs on the node, so a script must exist there. Options of the
-    job (--name to --framework) describe the command; YAML files describe themselves. A submission
-    is a commit: in your clone, or by the controller.
+    Put the command after `--`. It runs on a node, in this folder and with the active Python
+    environment where the node really has them. Options of the job (--name to --module) describe
+    the command; YAML files describe themselves. A submission is a commit: in your clone, or by the
+    controller.
 
     Example: muster submit jobs/train.yaml jobs/evaluate.yaml
 
@@ -253,9 +258,11 @@ def submit(
             priority_class=priority,
             framework=framework,
             checkpoint=submit_options.checkpoint(signal_name),
+            environment=submit_surroundings.variables(env, export, os.environ),
+            modules=tuple(modules or ()),
         )
-        text = job_document.job_text(options)
-        submit_options.require_values(text, problems)
+        submit_options.require_values(job_document.job_text(options), problems)
+        text = job_document.job_text(submit_surroundings.with_place(options, mark=not dry_run))
         submissions = [change_requests.Submit(text, context.identity(clone))]
     with submit_options.report_unread_input() if is_command else contextlib.nullcontext():
         _submit(

@@ -66,7 +66,7 @@ def require_files_alone(at: typer.Context, files: list[str]) -> None:
     given = [
         one.opts[0]
         for one in at.command.params
-        if one.name not in _OF_THE_SUBMISSION and at.params.get(one.name or "") is not None
+        if one.name not in _OF_THE_SUBMISSION and at.params.get(one.name or "") not in (None, [], ())
     ]
     if given:
         terminal.fail(*_not_with_files(given, files))
@@ -144,10 +144,11 @@ _OPTION_OF = {
     "spec.resources.gpu": "--gpus",
     "spec.array.count": "--array",
     "spec.array.parallelism": "--array",
+    "spec.modules": "--module",
 }
 _PROBLEM = re.compile(
     r"submission:\d+(:\d+)?: (error: |(?P<grade>\w+: ))Job/[^:]*: "
-    r"(?P<field>(spec|metadata)\.[\w.]+): "
+    r"(?P<field>(spec|metadata)\.[\w.]+)(\[\d+\])?: "
 )
 
 
@@ -156,7 +157,8 @@ def name_option(problem: str) -> str:
     found = _PROBLEM.match(problem)
     if found is None:
         return problem
-    named = _OPTION_OF.get(found["field"], found["field"])
+    field = found["field"]
+    named = "--env" if field.startswith("spec.environment.") else _OPTION_OF.get(field, field)
     return f"{found['grade'] or ''}{named}: {problem[found.end() :]}"
 
 

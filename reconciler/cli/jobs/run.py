@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import os
 import secrets
 import signal
 import threading
@@ -16,14 +17,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reconciler.cli import completion, context, interrupts, lazy_import, retries, terminal
-from reconciler.cli.changes import submit, submit_options
+from reconciler.cli.changes import submit, submit_options, submit_surroundings
 from reconciler.cli.jobs import run_output, wait
 
 if TYPE_CHECKING:
-    from reconciler.operations.changes import change_requests, job_document, local_changes, targets
+    from reconciler.operations.changes import (
+        change_requests,
+        job_document,
+        local_changes,
+        submit_folder,
+        targets,
+    )
     from reconciler.operations.client import api_client
 else:
     job_document = lazy_import.module("reconciler.operations.changes.job_document")
+    submit_folder = lazy_import.module("reconciler.operations.changes.submit_folder")
     local_changes = lazy_import.module("reconciler.operations.changes.local_changes")
     api_client = lazy_import.module("reconciler.operations.client.api_client")
     change_requests = lazy_import.module("reconciler.operations.changes.change_requests")
@@ -34,6 +42,8 @@ MUSTER_FAILED = 125
 ONCE_S = 0.2
 #: How long a cancelled job may take to end before this command exits.
 END_S_MAX = 120.0
+#: How many different messages of attempts are shown at the end.
+NOTES_MAX = 3
 #: Ends caused by the task itself: its status is that of `muster run`.
 OWN_WILL = ("Exited", "StartFailed", "OutOfMemory", "DiskLimit")
 #: States of a job without running tasks.
@@ -97,11 +107,17 @@ def run(
             "Default: none."
         ),
     ] = None,
+    env: submit_surroundings.Env = None,
+    export: submit_surroundings.Export = None,
+    modules: submit_surroundings.Modules = None,
     clone: submit.Clone = None,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
     """Run a command on the cluster as if it ran here.
+
+    It starts in this folder, and uses the active Python environment, on nodes that really have
+    them: the same machine, or a shared home. `muster job` says where it could not.
 
     Output of the first task is shown as it is written; that of other tasks at the end, each line
     after the task's name. Ctrl-C or SIGTERM cancels the job and waits for its end; a second Ctrl-C
@@ -130,8 +146,11 @@ def run(
         priority_class=priority,
         framework=framework,
         checkpoint=submit_options.checkpoint(signal_name),
+        environment=submit_surroundings.variables(env, export, os.environ),
+        modules=tuple(modules or ()),
     )
     submit_options.require_values(job_document.job_text(options))
+    options = submit_surroundings.with_place(options, mark=True)
     raise typer.Exit(_carry_through(options, clone, server, token_file))
 
 
@@ -151,7 +170,9 @@ def _carry_through(
         _submit(options, to, leaving, (server, token_file))
         with submit_options.report_unread_input(), context.controller(server, token_file) as api:
             patient = retries.Patient(api, answered=True)
-            return leaving.status(_attend(patient, options.name))
+            code = _attend(patient, options.name)
+            submit_folder.forget(options.submitted)
+            return leaving.status(code)
     except _Interrupted:  # first: the others' modules may be half loaded
         return leaving.at_once(options.name)
     except change_requests.ChangeError as error:
@@ -432,6 +453,9 @@ def _attend(api: retries.Patient, name: str) -> int:
         output.print_rest(task)
     if job["state"] != "Succeeded":
         terminal.note(f"{name} {job['state']}: {job['message'] or 'see muster job ' + name}")
+    notes = dict.fromkeys(one["message"] for one in job["attempts"] if one["message"])
+    for text in [one for one in notes if one not in job["message"]][:NOTES_MAX]:
+        terminal.note(f"{name}: {text}")
     return output.code(status_of(job))
 
 

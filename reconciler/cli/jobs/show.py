@@ -13,8 +13,8 @@ Json = Any
 #: Ends of attempts caused by other jobs, and how many evictions `muster job` shows.
 EVICTED = frozenset({"Preempted"})
 EVICTIONS_SHOWN, EVENTS_MAX = 3, 1000
-#: Ends of tries that say more than their reason, of which so many are shown.
-TOLD_MAX = 5
+#: How many different messages of attempts it shows.
+NOTES_SHOWN = 5
 
 
 def register(app: typer.Typer) -> None:
@@ -70,12 +70,20 @@ def show_job(item: Json, evicted: list[Json], element: int | None = None) -> Non
             [_attempt_row(attempt) for attempt in attempts],
             right="TRY EXIT TIME",
         )
-        for one in [one for one in attempts if one.get("endReason") and one.get("message")][
-            -TOLD_MAX:
-        ]:
-            which = f"{_task(one)}, try {one['attempt']}"
-            terminal.print_line(f"{which}: {one['endReason']}, {one['message']}", 2)
+        _show_notes(attempts)
         show_usage.show(attempts)
+
+
+def _show_notes(attempts: list[Json]) -> None:
+    """Print what is told of attempts: how they started, and why they ended. Equal ones are one."""
+    told = [one for one in attempts if one.get("message")]
+    first: dict[str, Json] = {}
+    for one in told:
+        first.setdefault(one["message"], one)
+    for text, one in list(first.items())[:NOTES_SHOWN]:
+        terminal.print_line(f"{_task(one)} try {one['attempt']}: {text}", 2)
+    if len(first) > NOTES_SHOWN:
+        terminal.note(f"{len(first) - NOTES_SHOWN} more messages: muster job -o json")
 
 
 def facts(item: Json, evicted: list[Json]) -> None:

@@ -146,8 +146,7 @@ def _job(
     groups = _groups(spec, basis, faults)
     if spec.environment or spec.groups or spec.secrets:
         _check_environment(spec, faults)
-    if spec.depends_on:
-        _check_dependencies(name, spec, faults)
+    _check_dependencies(name, spec, faults)
     job = desired.Job(
         name=name,
         run=spec.run,
@@ -189,10 +188,9 @@ def _job(
         volumes=tuple(spec.volumes),
         stage=run_folders.stage(spec, digest, faults),
         reservation=spec.reservation or "",
-        submitted=surroundings.submitted(spec.submitted, faults),
-        modules=surroundings.modules(spec, faults),
     )
     _check_image(spec, faults)
+    job = surroundings.with_surroundings(job, spec, faults)
     if spec.affinity is not None:
         job = resource_requests.with_affinity(job, spec.affinity, faults)
     _check_size(job, faults)

@@ -1,11 +1,25 @@
 """Normalises what surrounds a job's command: where it was submitted, and environment modules."""
 
+import msgspec
+
 from reconciler.desired.documents.faults import FaultCollector
+from reconciler.model import desired
 from reconciler.model.documents import job_spec, job_staging
 from reconciler.model.values import folder_identity, found_values
 
 
-def submitted(
+def with_surroundings(
+    job: desired.Job, spec: job_spec.JobSpec, faults: FaultCollector
+) -> desired.Job:
+    """Return the job with what surrounds its command, and note what can't be."""
+    if spec.submitted is None and not spec.modules:
+        return job
+    return msgspec.structs.replace(
+        job, submitted=_submitted(spec.submitted, faults), modules=_modules(spec, faults)
+    )
+
+
+def _submitted(
     spec: job_staging.SubmittedSpec | None, faults: FaultCollector
 ) -> folder_identity.SubmitPlace:
     """Return where a command was submitted, and note what can't be."""
@@ -33,7 +47,7 @@ def _folder(
     )  # fmt: skip
 
 
-def modules(spec: job_spec.JobSpec, faults: FaultCollector) -> tuple[str, ...]:
+def _modules(spec: job_spec.JobSpec, faults: FaultCollector) -> tuple[str, ...]:
     """Return environment modules, and note those that nothing would load."""
     if spec.modules and spec.runtime != "process":
         faults.add(

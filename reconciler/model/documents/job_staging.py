@@ -1,4 +1,4 @@
-"""What a job needs beside its command: data to copy before and after, and where it was submitted."""
+"""Surroundings of a job: data to copy before and after, and where its command was submitted."""
 
 from typing import Annotated, Literal
 
@@ -7,13 +7,11 @@ import msgspec
 from reconciler.model.documents.fields import DocumentPart, Duration, Name, doc
 
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}(?!\n)$")]
-FolderPath = Annotated[
-    str, msgspec.Meta(pattern=r"^/[^\x00-\x1f\x7f]*(?!\n)$", max_length=4096)
-]
+FolderPath = Annotated[str, msgspec.Meta(pattern=r"^/[^\x00-\x1f\x7f]*(?!\n)$", max_length=4096)]
 FileNumber = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 BootId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f-]{1,64}(?!\n)$")]
 ModuleName = Annotated[
-    str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+/@:=~-]*(?!\n)$", max_length=200)
+    str, msgspec.Meta(pattern=r"^[A-Za-z0-9_/][A-Za-z0-9_.+/@:=~-]*(?!\n)$", max_length=200)
 ]
 
 StagePath = Annotated[
@@ -141,7 +139,12 @@ class SubmittedSpec(DocumentPart, frozen=True):
         doc(
             "The folder. Tasks start in it on nodes that really have it, unless there is a "
             "workingDirectory.",
-            example={"path": "/home/ada/project", "device": 66306, "inode": 1835023, "bootId": "8e"},
+            example={
+                "path": "/home/ada/project",
+                "device": 66306,
+                "inode": 1835023,
+                "bootId": "8e",
+            },
         ),
     ] = None
     python: Annotated[

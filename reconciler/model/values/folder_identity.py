@@ -14,7 +14,7 @@ class FolderIdentity(msgspec.Struct, frozen=True, omit_defaults=True):
     """A folder as the submitter's command saw it.
 
     Attributes:
-        path: absolute, without symbolic links.
+        path: absolute, as the submitter names it.
         device, inode: its numbers, which count on the same boot of the same machine only.
         boot_id: that boot, as the kernel names it.
         marker: name of a file in its ``MARKER_FOLDER``; empty: the folder could not be written to.

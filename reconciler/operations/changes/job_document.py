@@ -8,6 +8,7 @@ import msgspec
 from reconciler.changes import yaml_edit
 from reconciler.desired.documents import yaml_writer
 from reconciler.model.documents import fields
+from reconciler.model.values import folder_identity
 from reconciler.model.values.text_lines import split_lines
 
 #: How a problem of what was sent begins.
@@ -36,6 +37,8 @@ class JobOptions(msgspec.Struct, frozen=True):
     checkpoint: dict[str, str] = {}
     working_directory: str | None = None
     environment: dict[str, str] = {}
+    modules: tuple[str, ...] = ()
+    submitted: folder_identity.SubmitPlace = folder_identity.NOWHERE
 
 
 def job_document(options: JobOptions) -> dict[str, object]:
@@ -63,6 +66,8 @@ def job_document(options: JobOptions) -> dict[str, object]:
         "resources": resources or None,
         "workingDirectory": options.working_directory,
         "environment": options.environment or None,
+        "modules": list(options.modules) or None,
+        "submitted": _submitted(options.submitted),
     }
     spec.update({key: value for key, value in written.items() if value is not None})
     if options.array is not None:
@@ -77,6 +82,23 @@ def job_document(options: JobOptions) -> dict[str, object]:
         "metadata": {"name": options.name},
         "spec": spec,
     }
+
+
+def _submitted(place: folder_identity.SubmitPlace) -> dict[str, object] | None:
+    """Return where a command is submitted; None if nobody knows."""
+    written: dict[str, object] = {}
+    for name, folder in (("folder", place.folder), ("python", place.python)):
+        if folder is not None:
+            fields_of = {
+                "path": folder.path,
+                "device": folder.device,
+                "inode": folder.inode,
+                "bootId": folder.boot_id,
+                "marker": folder.marker,
+                "markerSha256": folder.marker_sha256,
+            }
+            written[name] = {key: value for key, value in fields_of.items() if value != ""}
+    return written or None
 
 
 def _whole(amount: float | None) -> float | int | None:

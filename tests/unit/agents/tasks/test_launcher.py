@@ -85,7 +85,7 @@ def test_a_folder_that_hangs_ends_one_start(
     make = os.mkdir
     with monkeypatch.context() as patch:
         patch.setattr(os, "mkdir", lambda *a, **k: (answers.wait(LONG_S), make(*a, **k)))
-        patch.setattr(task_data, "CHECKPOINT_TIMEOUT_S", 0.05)
+        patch.setattr(task_data, "SEARCH_TIMEOUT_S", 0.05)
         assert starts.begin("a.1", checkpoint_path="c") == []
         assert starts.came.wait(LONG_S)
     answers.set()
