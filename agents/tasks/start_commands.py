@@ -155,7 +155,8 @@ def _execution(
     argv = list(template.command)
     if template.script is not None:
         path = f"{folder}/script"
-        argv = [path] if template.script.startswith("#!") else ["/bin/sh", path]
+        start = [path] if template.script.startswith("#!") else ["/bin/sh", path]
+        argv = [*start, *template.arguments]
     environment = task_environment.environment_of(
         assignment,
         template,

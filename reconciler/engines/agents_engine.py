@@ -277,6 +277,7 @@ class AgentsEngine:
             checkpoint_to=checkpoint.to if checkpoint else "",
             submitted=spec.submitted,
             modules=spec.modules,
+            arguments=group.arguments,
         )
 
 

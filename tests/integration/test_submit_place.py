@@ -186,3 +186,15 @@ def test_a_module_that_is_not_there_is_named(bed: beds.Bed, project: Path) -> No
     done = muster(bed, project, "run", "--cpus", "1", "--module", "no-such-tool", "--", "true")
     assert done.returncode == 126 - 1, done.stderr
     assert "module load no-such-tool: ERROR: Unable to locate a modulefile" in done.stderr
+
+
+def test_a_script_is_embedded_with_its_arguments(bed: beds.Bed, project: Path) -> None:
+    """It needs no file on the node, and starts in the folder all the same."""
+    script = project / "job.sh"
+    script.write_text('#!/bin/sh\npwd\nprintf "%s|" "$@"\n')
+    words = ("--name", "embedded", "--cpus", "1", "./job.sh", "--lr", "1e-4", "a b")
+    done = muster(bed, project, "submit", *words)
+    assert done.returncode == 0, done.stderr
+    script.unlink()
+    bed.until_state("embedded", "Succeeded")
+    assert bed.output("embedded") == f"{project}\n--lr|1e-4|a b|"

@@ -1136,6 +1136,18 @@ TABLE: dict[str, Case] = {
         (["#!/bin/sh\na\n"], ["#!/bin/sh\nb\n"]),
         (document("Job", "j", {}), pool()),
     ),
+    "Job.spec.arguments": Case(
+        (["a"], ["b", "c"]),
+        lambda run, shared: [order["argv"][2:] for order in run.orders(shared)],
+        ([["a"]], [["b", "c"]]),
+        (document("Job", "j", {"script": "true\n"}), pool()),
+    ),
+    "Job.spec.groups[].arguments": Case(
+        (["a"], ["b", "c"]),
+        lambda run, shared: [order["argv"][2:] for order in run.orders(shared)],
+        ([["a"]], [["b", "c"]]),
+        (document("Job", "j", {"groups": [{"name": "g", "script": "true\n"}]}), pool()),
+    ),
     "Job.spec.environment": Case(({"A": "1"}, {"A": "2"}), variable("A"), (["1"], ["2"]), JOB),
     "Job.spec.workingDirectory": Case(("/a", "/b"), ordered("cwd"), (["/a"], ["/b"]), JOB),
     **{

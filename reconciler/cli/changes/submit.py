@@ -173,7 +173,10 @@ def submit(
     at: typer.Context,
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(help="YAML files (- for standard input), or a command after --."),
+        typer.Argument(
+            help="YAML files (- for standard input), a script with its arguments, or a command "
+            "after --."
+        ),
     ] = None,
     *,
     name: Annotated[
@@ -211,16 +214,18 @@ def submit(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Submit jobs: YAML files, or one command.
+    """Submit jobs: YAML files, one script, or one command.
 
-    Put the command after `--`. It runs on a node, in this folder and with the active Python
-    environment where the node really has them. Options of the job (--name to --module) describe
-    the command; YAML files describe themselves. A submission is a commit: in your clone, or by the
-    controller.
+    The text of a script goes along, and what follows it are its arguments. A command after `--` is
+    run as it stands. Both start in this folder and with the active Python environment where the
+    node really has them. Options of the job (--name to --module) come first; YAML files describe
+    themselves. A submission is a commit: in your clone, or by the controller.
 
     Example: muster submit jobs/train.yaml jobs/evaluate.yaml
 
     Example: muster submit --gpus 1 --time 2h -- python3 train.py
+
+    Example: muster submit --gpus 1 ./train.sh --epochs 3
 
     Example: muster submit --tasks 4 --framework torchrun -- python3 train.py
 
@@ -230,20 +235,23 @@ def submit(
     """
     if not arguments:
         terminal.fail(
-            "nothing to submit: expected YAML files, or a command after --", terminal.USAGE
+            "nothing to submit: expected YAML files, a script, or a command after --",
+            terminal.USAGE,
         )
     is_command = not all(map(submit_options.is_document, arguments))
     if not is_command:
         submit_options.require_files_alone(at, arguments)
         submissions = _from_files(arguments, context.identity(clone))
     else:
-        submit_options.require_command(at, arguments, behind=at.meta[submit_options.BEHIND])
+        behind = at.meta[submit_options.BEHIND]
+        script = submit_options.embedded_script(at, arguments, behind=behind)
         together, placement = submit_options.spread(nodes, tasks, most)
         problems: list[str] = []
         count, at_once = submit_options.parse_array(array, problems)
         options = job_document.JobOptions(
             name=name or job_document.name_from(Path(arguments[0]).stem, secrets.token_hex(3)),
             command=tuple(arguments),
+            script=script,
             queue=queue,
             gpus=gpus,
             cpus=cpus,

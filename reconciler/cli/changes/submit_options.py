@@ -17,7 +17,7 @@ import sys
 import termios
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 import typer.core
@@ -66,7 +66,8 @@ def require_files_alone(at: typer.Context, files: list[str]) -> None:
     given = [
         one.opts[0]
         for one in at.command.params
-        if one.name not in _OF_THE_SUBMISSION and at.params.get(one.name or "") not in (None, [], ())
+        if one.name not in _OF_THE_SUBMISSION
+        and at.params.get(one.name or "") not in (None, [], ())
     ]
     if given:
         terminal.fail(*_not_with_files(given, files))
@@ -81,10 +82,20 @@ def _not_with_files(given: list[str], files: list[str]) -> tuple[str, int, list[
     )
 
 
-def require_command(at: typer.Context, words: list[str], *, behind: bool) -> None:
-    """Exit if words that are not YAML files do not come after `--`."""
+def embedded_script(at: typer.Context, words: list[str], *, behind: bool) -> str | None:
+    """Return the text of a script that is submitted, or None for a command after `--`.
+
+    Exit if the words are neither.
+    """
     if behind:
-        return
+        return None
+    if is_document(words[0]) or not Path(words[0]).is_file():
+        _refuse(at, words)
+    return _script_text(at, words)
+
+
+def _refuse(at: typer.Context, words: list[str]) -> NoReturn:
+    """Exit, because words are neither files, nor a script, nor a command after `--`."""
     other = next(word for word in words if not is_document(word))
     files = words[: words.index(other)]
     if files and (option := _option(at, other)) is not None:
@@ -96,8 +107,8 @@ def require_command(at: typer.Context, words: list[str], *, behind: bool) -> Non
     found = Path(other).is_file()
     what = "is not a YAML file" if found else "does not exist"
     terminal.fail(
-        f"{other} {what}; expected YAML files (*.yaml, *.yml, or - for standard input), or a "
-        "command after --",
+        f"{other} {what}; expected YAML files (*.yaml, *.yml, or - for standard input), a script, "
+        "or a command after --",
         terminal.USAGE,
         [f"To run it on a node: {_as_command(at, words)}"]
         if not any(map(is_document, words))
@@ -108,14 +119,35 @@ def require_command(at: typer.Context, words: list[str], *, behind: bool) -> Non
 def _as_command(at: typer.Context, words: list[str]) -> str:
     """Return the command line that was meant: options of `submit` go before the program."""
     program, *rest = words
-    if Path(program).is_file() and "/" not in program:
-        program = f"./{program}"
     options: list[str] = []
     while rest and (option := _option(at, rest[0])) is not None:
         taken = 1 if option.is_flag or "=" in rest[0] else 2
         options += rest[:taken]
         rest = rest[taken:]
     return shlex.join(["muster", "submit", *options, "--", program, *rest])
+
+
+def _script_text(at: typer.Context, words: list[str]) -> str:
+    """Return the text of the script that the first word names. Exit if it is no text."""
+    path = Path(words[0])
+    try:
+        text = path.read_bytes().decode()
+    except OSError as error:
+        terminal.fail(f"{path} can't be read: {error.strerror or error}")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text or not text.strip():
+        what = "is empty" if not text.strip() else "is no text, so it can't be a script"
+        program = shlex.join(["muster", "submit", "--", f"./{path}", *words[1:]])
+        terminal.fail(
+            f"{path} {what}", terminal.USAGE, [f"To run a program that nodes have: {program}"]
+        )
+    if taken := [word for word in words[1:] if _option(at, word) is not None]:
+        before = shlex.join(["muster", "submit", "OPTIONS", *words[:1]])
+        terminal.note(
+            f"{taken[0]} is an argument of the script; options of the job come before it: {before}"
+        )
+    return text
 
 
 def _option(at: typer.Context, word: str) -> typer.core.TyperOption | None:
@@ -145,6 +177,8 @@ _OPTION_OF = {
     "spec.array.count": "--array",
     "spec.array.parallelism": "--array",
     "spec.modules": "--module",
+    "spec.script": "script",
+    "spec.arguments": "argument of the script",
 }
 _PROBLEM = re.compile(
     r"submission:\d+(:\d+)?: (error: |(?P<grade>\w+: ))Job/[^:]*: "

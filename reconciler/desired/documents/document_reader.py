@@ -49,6 +49,7 @@ EXECUTION_FIELDS = (
     "stage",
     "submitted",
     "modules",
+    "arguments",
 )
 _HASH_CHARACTERS = 16
 #: The most documents of a file whose faults are explained; of the others one is told, in short.

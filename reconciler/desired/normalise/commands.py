@@ -21,7 +21,9 @@ _STRING = exec_limits.STRING_BYTES_MAX
 def check(
     command: Sequence[str] | None,
     script: str | None,
+    arguments: Sequence[str],
     environment: Mapping[str, str],
+    *,
     faults: FaultCollector,
     place: Path,
 ) -> None:
@@ -31,7 +33,15 @@ def check(
     """
     if script is not None and (why := why_not_run(script)):
         faults.add("script-line", why, *place, "script", found=_first_line(script))
-    characters = sum(map(len, command or ())) + sum(map(len, environment.values()))
+    if arguments and script is None:
+        faults.add(
+            "arguments-without-script",
+            "arguments are of a script: write those of a command into the command",
+            *place,
+            "arguments",
+        )
+    field, words = ("command", command or ()) if script is None else ("arguments", arguments)
+    characters = sum(map(len, words)) + sum(map(len, environment.values()))
     characters += sum(map(len, environment)) + len(script or "")
     if characters * _CHARACTER_BYTES_MAX < exec_limits.STRING_BYTES_MAX:
         return
@@ -40,11 +50,11 @@ def check(
         where = (*place, "script")
         _note(faults, where, "the script", advice, size=size, most=exec_limits.SCRIPT_BYTES_MAX)
     total = 0
-    for position, one in enumerate(command or ()):
+    for position, one in enumerate(words):
         total += (size := len(one.encode())) + 1
         if size > _STRING:
             advice = "use a script, or put it into a file"
-            _note(faults, (*place, "command", position), "an argument", advice, size=size)
+            _note(faults, (*place, field, position), "an argument", advice, size=size)
     for name, value in environment.items():
         total += (size := len(f"{name}={value}".encode())) + 1
         if size > _STRING:
@@ -52,7 +62,7 @@ def check(
             where = (*place, "environment", name)
             _note(faults, where, f"the variable {shown}", "put it into a file", size=size)
     if total > exec_limits.STRINGS_BYTES_MAX and not faults.found:
-        where = (*place, "environment") if environment else (*place, "command")
+        where = (*place, "environment") if environment else (*place, field)
         what = "the command and all variables together"
         advice = "put most of it into a file"
         _note(faults, where, what, advice, size=total, most=exec_limits.STRINGS_BYTES_MAX)

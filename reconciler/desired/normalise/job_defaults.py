@@ -273,11 +273,12 @@ def _group(
     place: Path,
 ) -> desired.TaskGroup | None:
     needs, command, script = spec.resources, spec.command, spec.script
-    environment = spec.environment
+    environment, arguments = spec.environment, spec.arguments
     if group is not None:
         needs = needs if group.resources is None else group.resources
         if group.command is not None or group.script is not None:
-            command, script = group.command, group.script
+            command, script, arguments = group.command, group.script, group.arguments
+        arguments = group.arguments or arguments
         if group.environment:
             environment = {**environment, **group.environment}
     if (command is None) == (script is None):
@@ -292,7 +293,7 @@ def _group(
         )
     elif command is not None and not command:
         faults.add("empty-command", "the command is empty", *place, "command")
-    commands.check(command, script, environment, faults, place)
+    commands.check(command, script, arguments, environment, faults=faults, place=place)
     where = place if group is not None and group.resources is not None else ("spec",)
     requested = resource_requests.resources(
         needs or _NO_RESOURCES, spec, basis.structure, faults, where
@@ -309,6 +310,7 @@ def _group(
         resources=requested.amounts,
         command=tuple(command or ()),
         script=script,
+        arguments=tuple(arguments),
         environment=environment,
         minimum=minimum,
         devices=requested.devices,

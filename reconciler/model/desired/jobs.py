@@ -44,6 +44,7 @@ class TaskGroup(msgspec.Struct, frozen=True):
         mig_profile: profile of its MIG instances, empty for none.
         inner_required, inner_preferred: level inside a node (``devices.INNER_LEVELS``). The GPUs of
             each task must be, or should be, in one domain of that level; empty: anywhere.
+        arguments: those of the script.
     """
 
     name: str
@@ -59,6 +60,7 @@ class TaskGroup(msgspec.Struct, frozen=True):
     topology: TopologyConstraint = ANYWHERE
     inner_required: str = ""
     inner_preferred: str = ""
+    arguments: tuple[str, ...] = ()
 
     @property
     def inner(self) -> str:

@@ -166,6 +166,9 @@ class TaskGroupSpec(DocumentPart, frozen=True):
         Argument | None,
         doc("Text of a script with its `#!` line.", example="#!/bin/sh\nnvidia-smi\n"),
     ] = None
+    arguments: Annotated[
+        list[Argument], doc("Arguments of the script.", example=["--lr", "1e-4"])
+    ] = []
     environment: Annotated[
         dict[EnvironmentName, Argument],
         doc(
@@ -382,6 +385,9 @@ class JobSpec(DocumentPart, frozen=True):
         Argument | None,
         doc("Text of a script with its `#!` line.", example="#!/bin/sh\nnvidia-smi\n"),
     ] = None
+    arguments: Annotated[
+        list[Argument], doc("Arguments of the script.", example=["--lr", "1e-4"])
+    ] = []
     environment: Annotated[
         dict[EnvironmentName, Argument],
         doc("Environment variables of every task.", example={"OMP_NUM_THREADS": "4"}),

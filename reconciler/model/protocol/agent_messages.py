@@ -95,7 +95,7 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     calls; ``unrestricted``: it gets none of these. ``scratch_bytes`` is what its own folders and
     its output may take of the node's disk, 0: no limit. ``owner`` is told to the commands around
     the job. ``submitted`` is where its command was submitted, ``modules`` are environment modules
-    to load.
+    to load, ``arguments`` are those of the script.
     """
 
     job: str
@@ -130,6 +130,7 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     checkpoint_to: str = ""
     submitted: SubmitPlace = NOWHERE
     modules: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
 
 
 class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):

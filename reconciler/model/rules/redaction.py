@@ -11,7 +11,7 @@ from reconciler.model import desired
 
 #: Names in paths of jobs' fields that say what they run, and with what.
 _SETTINGS = frozenset(
-    {"command", "script", "environment", "secrets", "stage", "submitted", "modules"}
+    {"command", "script", "environment", "secrets", "stage", "submitted", "modules", "arguments"}
 )
 _STEP = re.compile(r"[.\[]")
 

@@ -17,10 +17,14 @@ _NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
 
 
 class JobOptions(msgspec.Struct, frozen=True):
-    """Options of a job for ``submit`` and ``run``. None means that the document leaves it out."""
+    """Options of a job for ``submit`` and ``run``. None means that the document leaves it out.
+
+    With a ``script``, the words of the ``command`` after the first are its arguments.
+    """
 
     name: str
     command: tuple[str, ...]
+    script: str | None = None
     queue: str | None = None
     gpus: float | None = None
     cpus: str | None = None
@@ -75,7 +79,12 @@ def job_document(options: JobOptions) -> dict[str, object]:
         if options.parallelism is not None:
             array["parallelism"] = options.parallelism
         spec["array"] = array
-    spec["command"] = list(options.command)
+    if options.script is None:
+        spec["command"] = list(options.command)
+    else:
+        if options.command[1:]:
+            spec["arguments"] = list(options.command[1:])
+        spec["script"] = options.script
     return {
         "apiVersion": fields.API_VERSION,
         "kind": "Job",

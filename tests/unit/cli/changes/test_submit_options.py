@@ -36,14 +36,12 @@ def clone(starter: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("words", "told"),
     [
         (["nofile"], "nofile does not exist; expected YAML files"),
-        (["./train.sh"], "./train.sh is not a YAML file; expected"),
-        (["./train.sh", "--epochs", "3"], "muster submit -- ./train.sh --epochs 3"),
-        (["train.sh"], "train.sh is not a YAML file"),
+        (["jobs/hello.yaml", "train.sh"], "train.sh is not a YAML file"),
+        (["program"], "program is no text, so it can't be a script To run a program"),
+        (["empty.sh"], "empty.sh is empty"),
+        (["windows.sh"], "script: its first line ends as in Windows (CR LF)"),
         (["jobs/hello.yaml", "nofile"], "nofile does not exist"),
         (["sleep", "5"], "To run it on a node: muster submit -- sleep 5"),
-        (["train.sh", "--gpus", "1"], "muster submit --gpus 1 -- ./train.sh"),
-        (["train.sh", "-g=1", "--tasks", "2", "x"], "submit -g=1 --tasks 2 -- ./train.sh x"),
-        (["train.sh", "--dry-run", "--lr", "1"], "submit --dry-run -- ./train.sh --lr 1"),
         (["jobs/hello.yaml", "--gpus", "1"], "--gpus: job options can't be combined with"),
         (["jobs/hello.yaml", "--dry-run"], "--dry-run comes after jobs/hello.yaml; options go"),
     ],
@@ -52,6 +50,9 @@ def test_a_word_that_is_no_file_is_no_command(
     words: list[str], told: str, clone: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (clone / "train.sh").write_text("#!/bin/sh\n")
+    (clone / "program").write_bytes(b"\x7fELF\xff\0")
+    (clone / "empty.sh").write_text("\n")
+    (clone / "windows.sh").write_text("#!/bin/sh\r\ntrue\r\n", newline="")
     assert _submit(*words) == terminal.USAGE
     said = capsys.readouterr()
     assert told in " ".join(said.err.split())
@@ -94,6 +95,21 @@ def test_a_command_stands_behind_two_dashes(
     assert _submit(*words) == 0
     shown = capsys.readouterr().out.partition("command:\n")[2].split()
     assert [word.strip("'") for word in shown[1::2]] == command
+
+
+def test_a_script_goes_along_with_its_arguments(
+    clone: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = '#!/bin/sh\n# a comment\necho "$@"\n'
+    (clone / "train.sh").write_text(text)
+    assert _submit("--gpus", "1", "./train.sh", "--lr", "1e-4", "--gpus", "2") == 0
+    said = capsys.readouterr()
+    spec = yaml.safe_load(said.out)["spec"]
+    assert (spec["script"], spec["arguments"]) == (text, ["--lr", "1e-4", "--gpus", "2"])
+    assert (spec["resources"], spec.get("command")) == ({"gpu": 1}, None)
+    assert "--gpus is an argument of the script; options of the job come before it" in " ".join(
+        said.err.split()
+    )
 
 
 @pytest.mark.parametrize(
