@@ -8,7 +8,10 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
+import msgspec
+
 from agents import state, step_executor
+from agents.data import left_files
 from agents.deletion import trash
 from agents.host import failpoints
 from agents.job_commands import job_tries
@@ -66,6 +69,7 @@ class AttemptLifecycle:
     def connected(self, reports: list[AttemptReport]) -> None:
         """Adopt the attempts of a supervisor that has just been connected."""
         parts, outdated = self._parts, self._supervisor.outdated
+        reports = self._with_left_files(reports)
         with self._lock:
             isolation = parts.launcher.supervisor_connected(self._supervisor.hello)
             reports = parts.job_data.hold(reports, self._state, self._looked)
@@ -87,6 +91,7 @@ class AttemptLifecycle:
             parts.monitor.check_soon()  # a node without room must get no other task
         # Without the lock: the last metrics of a task may be a MiB to read.
         parts.job_data.heard(reports)
+        reports = self._with_left_files(reports)
         with self._lock:
             # Under the lock: a copy that ends at once must be reported after these reports.
             adjusted = parts.job_data.hold(reports, self._state, self._looked)
@@ -156,6 +161,21 @@ class AttemptLifecycle:
         with self._lock:
             copied = self._parts.launcher.stager.hold([report], self._copied_out)
             self._changed(self._parts.job_tries.hold(copied, self._told))
+
+    def _with_left_files(self, reports: list[AttemptReport]) -> list[AttemptReport]:
+        """Return reports, with the files that ended attempts leave in their messages."""
+        cache, root = self._parts.launcher.stager.cache, str(self._supervisor.root)
+        told = []
+        for report in reports:
+            if report.state is AttemptState.ENDED and report.started_at is not None:
+                well = report.end_reason is EndReason.EXITED and report.exit_code == 0
+                copied = cache.copied_out(report.id, well=well)
+                text = left_files.left_text(root, report.id, copied)
+                message = "; ".join(filter(None, (report.message, text)))
+                told.append(msgspec.structs.replace(report, message=message))
+            else:
+                told.append(report)
+        return told
 
     def _copied_out(self, report: AttemptReport) -> None:
         """Report the end of an attempt whose results have been copied out, or cannot be."""

@@ -132,6 +132,17 @@ class DataCache:
         with self._lock:
             return self._notes.get(attempt)
 
+    def copied_out(self, attempt: str, *, well: bool) -> tuple[str, ...]:
+        """Return paths below an attempt's work folder that are copied out at its end.
+
+        Args:
+            well: True if it has succeeded.
+        """
+        note = self.note(attempt)
+        outs = {} if note is None or note.outs is None else note.outs
+        items = outs.get("plan", {}).get("outs", ())
+        return tuple(one["path"] for one in items if well or one.get("when") == "always")
+
     def put(self, attempt: str, note: CacheNote) -> None:
         """Write a note of an attempt to disk, before anything is done for it.
 

@@ -198,3 +198,19 @@ def test_a_script_is_embedded_with_its_arguments(bed: beds.Bed, project: Path) -
     script.unlink()
     bed.until_state("embedded", "Succeeded")
     assert bed.output("embedded") == f"{project}\n--lr|1e-4|a b|"
+
+
+LEFT = """\
+  queue: default
+  owner: tester@example.org
+  resources: {cpu: 1, memory: 16Mi}
+  command: [sh, -c, "mkdir out; echo x > out/y; echo z > model.pt"]"""
+
+
+def test_files_that_are_lost_are_named(bed: beds.Bed, project: Path) -> None:
+    commit(bed, {"left.yaml": beds.job("left", LEFT)})
+    (attempt,) = bed.until_state("left", "Succeeded")["attempts"]
+    told = "what it left in its work folder is deleted at its end: model.pt, out/. To keep files:"
+    assert told in attempt["message"]
+    shown = muster(bed, project, "job", "left")
+    assert told in " ".join(shown.stdout.split())
