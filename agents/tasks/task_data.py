@@ -96,10 +96,12 @@ class TaskData:
         self, template: TaskTemplate, user: TaskUser
     ) -> Generator[Wait, Any, task_environment.TaskSurroundings]:
         """Return what this node has of the place where a task was submitted, and its modules."""
-        place = template.submitted
+        place, chosen = template.submitted, template.working_directory is not None
         found = task_environment.TaskSurroundings()
-        if place != folder_identity.NOWHERE and template.runtime == "process":
-            chosen = template.working_directory is not None
+        if template.runtime != "process":
+            hidden = submit_folders.unseen_by_container(place, chosen=chosen)
+            found = found._replace(place=hidden)
+        elif place != folder_identity.NOWHERE:
             which = " and ".join(one.path for one in (place.folder, place.python) if one)
             found = found._replace(
                 place=(

@@ -129,3 +129,13 @@ def test_a_folder_is_named_as_the_shell_names_it(tmp_path: Path, folder: Path) -
 def test_the_environment_is_the_one_that_comes_first(path: str, expected: str | None) -> None:
     at = submit_folder.around({"VIRTUAL_ENV": "/v", "CONDA_PREFIX": "/c", "PATH": path}, "/own")
     assert at.python == (expected and Path(expected))
+
+
+def test_a_container_sees_none_of_it_and_says_so(folder: Path) -> None:
+    place = SubmitPlace(seen(folder))
+    found = submit_folders.unseen_by_container(place, chosen=False)
+    assert (found.folder, len(found.notes)) == ("", 1)
+    assert str(folder) in found.notes[0]
+    nothing = submit_folders.FoundPlace()
+    assert submit_folders.unseen_by_container(place, chosen=True) == nothing
+    assert submit_folders.unseen_by_container(SubmitPlace(), chosen=False) == nothing
