@@ -98,12 +98,11 @@ def unseen_by_container(place: SubmitPlace, *, chosen: bool) -> FoundPlace:
     """Return what a container has of a place: nothing, and why."""
     if place.folder is None or chosen:
         return FoundPlace()
-    return FoundPlace(
-        notes=(
-            f"a container does not see the folder {place.folder.path}, where it was submitted: it "
-            "starts in an empty folder. To fix: an image or a volume with the files",
-        )
+    note = (
+        f"a container does not see the folder {place.folder.path}, where it was submitted: it "
+        "starts in an empty folder. To fix: an image or a volume with the files"
     )
+    return FoundPlace(notes=(note,))
 
 
 def why_other(place: FolderIdentity, user: acting_user.ActingUser | None, boot_id: str) -> str:
