@@ -112,8 +112,15 @@ class File(msgspec.Struct, frozen=True):
 
 
 def execution_hash(spec: dict[str, Any]) -> str:
-    """Return the hash over the execution fields of a job's ``spec`` as written, before defaults."""
+    """Return the hash over the execution fields of a job's ``spec`` as written, before defaults.
+
+    Of the folders of a submission their paths count: their numbers change with each boot, and a
+    command that is submitted again there is the same work.
+    """
     written = {field: value for field in EXECUTION_FIELDS if (value := spec.get(field)) is not None}
+    if isinstance(place := written.get("submitted"), dict):
+        folders = {name: one for name, one in place.items() if isinstance(one, dict)}
+        written["submitted"] = {name: one.get("path") for name, one in folders.items()}
     return hashlib.sha256(_encode(written)).hexdigest()[:_HASH_CHARACTERS]
 
 
