@@ -151,7 +151,10 @@ def run(
     )
     submit_options.require_values(job_document.job_text(options))
     options = submit_surroundings.with_place(options, mark=True)
-    raise typer.Exit(_carry_through(options, clone, server, token_file))
+    code = _carry_through(options, clone, server, token_file)
+    if name is None and code != MUSTER_FAILED:  # else it may run on, or be submitted again
+        submit_folder.forget(options.submitted)
+    raise typer.Exit(code)
 
 
 def _carry_through(
@@ -170,9 +173,7 @@ def _carry_through(
         _submit(options, to, leaving, (server, token_file))
         with submit_options.report_unread_input(), context.controller(server, token_file) as api:
             patient = retries.Patient(api, answered=True)
-            code = _attend(patient, options.name)
-            submit_folder.forget(options.submitted)
-            return leaving.status(code)
+            return leaving.status(_attend(patient, options.name))
     except _Interrupted:  # first: the others' modules may be half loaded
         return leaving.at_once(options.name)
     except change_requests.ChangeError as error:

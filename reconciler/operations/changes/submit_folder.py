@@ -1,8 +1,8 @@
 """Looks at the place where a command is submitted: its folder, and the active Python environment.
 
 A marker in each of them lets nodes with a shared home recognise it. It is one file in a folder of
-its own that git ignores, readable by its owner alone. It goes when `muster run` has ended, or when
-it is old.
+its own that git ignores, readable by its owner alone. It goes when a `muster run` without a name
+has ended, or when it is old.
 """
 
 import contextlib
