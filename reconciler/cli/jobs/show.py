@@ -81,7 +81,8 @@ def _show_notes(attempts: list[Json]) -> None:
     for one in told:
         first.setdefault(one["message"], one)
     for text, one in list(first.items())[:NOTES_SHOWN]:
-        terminal.print_line(f"{_task(one)} try {one['attempt']}: {text}", 2)
+        said = ", ".join(filter(None, (one.get("endReason"), text)))
+        terminal.print_line(f"{_task(one)}, try {one['attempt']}: {said}", 2)
     if len(first) > NOTES_SHOWN:
         terminal.note(f"{len(first) - NOTES_SHOWN} more messages: muster job -o json")
 
