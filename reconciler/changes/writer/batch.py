@@ -30,6 +30,7 @@ from reconciler.changes.writer import changed_files, object_index, refused_copie
 from reconciler.desired.documents import document_reader, yaml_reader
 from reconciler.desired.git.git_commands import GitError
 from reconciler.model import desired
+from reconciler.model.rules import redaction
 from reconciler.model.values import suggestions
 
 _LOG = logging.getLogger(__name__)
@@ -252,7 +253,9 @@ class Batch:
         path = f"{self._prefix}{object_index.JOBS_FOLDER}/{request.name}.yaml"
         problems = document_reader.problems(path, data, file)
         if problems:
-            return RequestResult("refused", path, message="\n".join(p.text() for p in problems))
+            # what has waited for git is refused in front of everybody: what it runs is not quoted
+            told = "\n".join(redaction.unquoted(one).text() for one in problems)
+            return RequestResult("refused", path, message=told)
         if [(d.kind, d.name) for d in file.documents] != [("Job", request.name)]:
             message = f"a submission is one document, of kind Job and name {request.name}"
             return RequestResult("refused", path, message=message)

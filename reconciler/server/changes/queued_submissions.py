@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from reconciler.model.rules import redaction
 from reconciler.model.state import records
 from reconciler.operations.changes import remote_changes
 from reconciler.server import errors
@@ -125,7 +126,9 @@ class QueuedSubmissions:
         try:
             changes, refused, wanted = await self._review.weigh(asked)
         except remote_changes.InvalidError as error:
-            return "; ".join([str(error), *(problem.text() for problem in error.problems)])
+            # everybody sees why: what the job runs, and with what, is not quoted
+            problems = (redaction.unquoted(one).text() for one in error.problems)
+            return "; ".join([str(error), *problems])
         if authorization.NOTHING_IN_FORCE in refused.values():
             return None
         if refused:

@@ -101,6 +101,15 @@ def test_bad_submissions(repository: Repository, make: Make) -> None:
     assert make().write([add("taken")], now=NOW)[0].status == "unchanged"
 
 
+def test_what_a_bad_submission_runs_is_not_quoted(repository: Repository, make: Make) -> None:
+    """Everybody sees why one that waited for git is refused."""
+    repository.commit({"a.yaml": job("a")})
+    text = add("e").text + "  environment: {TOKEN: 48121}\n"
+    (result,) = make().write([AddJob(text, "e", ALICE)], now=NOW)
+    assert "spec.environment.TOKEN" in result.message
+    assert "48121" not in result.message
+
+
 def test_what_goes_together_is_done_whole_or_not_at_all(repository: Repository, make: Make) -> None:
     repository.commit({"x.yaml": documents(job("taken"), queue("q"))})
     one = make()
