@@ -7,11 +7,14 @@ renewing it does not grow the repository, and is only ever replaced if nobody el
 """
 
 import re
+import time
+from collections.abc import Callable
 
 import msgspec
 
 from reconciler.changes import notes
 from reconciler.desired.git import git_commands, mirror_fetch, source
+from reconciler.model.state import epochs
 
 #: Name of the only file of the record's commit.
 FILE = "lead.json"
@@ -26,6 +29,8 @@ _WORD_CHARACTERS_MAX = 512
 _REVISION = re.compile(r"([0-9a-f]{40,64})?")
 #: The end of the year 9999 or so, in seconds since the epoch.
 _TIME_MAX = 2.5e11
+#: More cycles than a controller can ever make.
+_CYCLE_MAX = 10**15
 
 
 class LeadRecord(msgspec.Struct, frozen=True):
@@ -87,8 +92,12 @@ def find(repository: source.GitSource) -> str:
     )
 
 
-def read(repository: source.GitSource) -> tuple[LeadRecord | None, str]:
+def read(repository: source.GitSource, now: float) -> tuple[LeadRecord | None, str]:
     """Return the record and the commit that holds it; None and ``""`` if there is none.
+
+    Args:
+        repository: of the cluster.
+        now: seconds since the epoch.
 
     Raises:
         UnreadableRecordError: what is there is no record.
@@ -105,12 +114,12 @@ def read(repository: source.GitSource) -> tuple[LeadRecord | None, str]:
             raise UnreadableRecordError(name, error, commit) from None
     try:
         body = git_commands.run(repository.folder, "cat-file", "blob", f"{commit}:{FILE}").stdout
-        return _plausible(_decode_record(body[:_BYTES_MAX])), commit
+        return _plausible(_decode_record(body[:_BYTES_MAX]), now), commit
     except (git_commands.GitError, msgspec.DecodeError, ValueError) as error:
         raise UnreadableRecordError(name, error, commit) from None
 
 
-def _plausible(record: LeadRecord) -> LeadRecord:
+def _plausible(record: LeadRecord, now: float) -> LeadRecord:
     """Return a record if a controller can have written it: its words go into logs and to git.
 
     Raises:
@@ -123,6 +132,10 @@ def _plausible(record: LeadRecord) -> LeadRecord:
         raise ValueError("no revision")
     if not 0 <= record.renewed_at <= _TIME_MAX:
         raise ValueError("no time")
+    if not 0 <= record.epoch <= epochs.highest(now):  # nothing is above the highest number
+        raise ValueError("an epoch that no controller has reached")
+    if not 0 <= record.cycle <= _CYCLE_MAX:
+        raise ValueError("more cycles than a controller makes")
     return record
 
 
@@ -172,16 +185,20 @@ class RecordPlace:
 
     Args:
         repository: of the cluster.
+        clock: seconds since the epoch.
     """
 
-    def __init__(self, repository: source.GitSource) -> None:
+    def __init__(
+        self, repository: source.GitSource, clock: Callable[[], float] = time.time
+    ) -> None:
         self._repository = repository
+        self._clock = clock
         #: The reference that holds the record.
         self.name = reference(repository)
 
     def read(self) -> tuple[LeadRecord | None, str]:
         """Return the record and the commit that holds it; see ``read``."""
-        return read(self._repository)
+        return read(self._repository, self._clock())
 
     def write(self, record: LeadRecord, before: str | None) -> str:
         """Replace the record, and return the commit that holds it; see ``write``."""

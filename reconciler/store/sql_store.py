@@ -13,7 +13,7 @@ from typing import Self
 import msgspec
 import sqlalchemy as sa
 
-from reconciler.model.state import records, scheduler_state, usage_rollups
+from reconciler.model.state import epochs, records, scheduler_state, usage_rollups
 from reconciler.model.state.outcome import Outcome
 from reconciler.store import codec, database, lock, migrations, retention, schema, store_writer
 from reconciler.store.errors import DeposedError, StoreError
@@ -24,15 +24,6 @@ _LEAD = "UPDATE leader SET renewed_at = ?, cycle = ? WHERE id = 1 AND epoch = ?"
 #: What the scheduler learned is written no more often than this.
 REMEMBER_EVERY_S = 10.0
 _COUNTERS = "UPDATE leader SET next_order = ?, last_event = ? WHERE id = 1"
-
-
-def next_epoch(before: int, now: float) -> int:
-    """Return the epoch of a new leader: larger than the last, and at least the time in seconds.
-
-    Agents refuse epochs older than one they have seen. A store that was lost, or restored from a
-    backup, has forgotten its last epochs; the clock has not.
-    """
-    return max(before + 1, int(now))
 
 
 class CycleExtras(msgspec.Struct, frozen=True):
@@ -157,7 +148,7 @@ class Store:
         with database.told(self.reader.url), self._engine.begin() as connection:
             table = schema.LEADER
             before = connection.execute(sa.select(table.c.epoch)).scalar_one()
-            epoch = next_epoch(int(before), now)
+            epoch = epochs.next_epoch(int(before), now)
             connection.execute(sa.update(table).values(holder=holder, epoch=epoch, renewed_at=now))
             row = connection.execute(sa.select(table)).one()
         self._led_since = now
@@ -170,10 +161,13 @@ class Store:
     def lead_above(self, epoch: int, other: int, now: float) -> int:
         """Replace the epoch by one above that of another store's leader, and return it.
 
+        An epoch that nobody can have reached counts as the highest that somebody can.
+
         Raises:
             DeposedError: ``epoch`` leads no more.
         """
-        table, higher = schema.LEADER, next_epoch(max(epoch, other), now)
+        believed = min(other, epochs.highest(now))
+        table, higher = schema.LEADER, epochs.next_epoch(max(epoch, believed), now)
         with database.told(self.reader.url), self._engine.begin() as connection:
             self._require_lead(connection, epoch, self._cycle, now)
             connection.execute(sa.update(table).values(epoch=higher))

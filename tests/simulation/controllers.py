@@ -13,9 +13,8 @@ from reconciler.desired.git import git_commands
 from reconciler.engines import assignment_proofs
 from reconciler.model import desired
 from reconciler.model.protocol import loop_messages
-from reconciler.model.state import adoption_state, outcome, records
+from reconciler.model.state import adoption_state, epochs, outcome, records
 from reconciler.simulation.engine import simulated_cluster, simulated_controller
-from reconciler.store import sql_store
 
 #: A lease of a state folder that is not known is kept in memory only.
 _NOWHERE = Path("/nowhere")
@@ -113,7 +112,7 @@ class Controller:
         self._git = git
         self._acts = acts
         self._commits = store.cycle
-        self.epoch = sql_store.next_epoch(store.epoch, cluster.now)
+        self.epoch = epochs.next_epoch(store.epoch, cluster.now)
         own = store.identity
         identity = f"{name}-{self.epoch}" if store.copied or not own else own
         self.proofs = assignment_proofs.AssignmentProofs(store.key or name.encode())
@@ -156,7 +155,7 @@ class Controller:
     def _tell(self, verdict: lead_claim.LeadVerdict) -> None:
         was = self.adoption.state.blocked
         if verdict.above >= self.epoch:
-            self.epoch = sql_store.next_epoch(verdict.above, self._cluster.now)
+            self.epoch = epochs.next_epoch(verdict.above, self._cluster.now)
             self.sim.epoch = self.epoch
         self.adoption.judge(verdict)
         if was and not verdict.blocked:
@@ -180,7 +179,7 @@ class Controller:
     def crash(self) -> None:
         """Let another process go on from the store."""
         store = self.stored()
-        self.epoch = sql_store.next_epoch(self.epoch, self._cluster.now)
+        self.epoch = epochs.next_epoch(self.epoch, self._cluster.now)
         self.sim.epoch = self.epoch
         self._process += 1
         self.begun_at = self._cluster.now

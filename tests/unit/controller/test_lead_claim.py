@@ -14,6 +14,7 @@ from reconciler.controller import lead_claim
 from reconciler.controller.host import kept_lease
 from reconciler.desired.git import git_commands, source
 from reconciler.model import desired
+from reconciler.model.state import epochs
 from tests.unit.desired.repositories import Repository, git, job
 
 NOW = 1_000_000.0
@@ -64,7 +65,7 @@ class Bed:
     def start(self, place: str = "p", epoch: int = 1) -> lead_claim.LeadClaim:
         """Start a controller with the store ``ours``, and let it begin."""
         self.claim = lead_claim.LeadClaim(
-            lead_records.RecordPlace(self.opened),
+            lead_records.RecordPlace(self.opened, lambda: NOW),
             OURS._replace(place=place, epoch=epoch),
             kept_lease.KeptLease(self.state, place, lambda: self.boot),
             cycle=lambda: 5,
@@ -238,7 +239,7 @@ def test_a_branch_of_that_name_says_nothing_of_who_leads(bed: Bed) -> None:
     git(bed.repository.path, "update-ref", f"refs/heads/{NAME}", commit)
     git(bed.repository.path, "update-ref", f"{NAME}-more/x", commit)
     git(bed.repository.path, "update-ref", "-d", NAME)
-    assert lead_records.read(bed.opened) == (None, "")
+    assert lead_records.read(bed.opened, NOW) == (None, "")
 
 
 @pytest.mark.parametrize(
@@ -249,6 +250,12 @@ def test_a_branch_of_that_name_says_nothing_of_who_leads(bed: Bed) -> None:
         {"store": "x" * 1000},
         {"renewed_at": 1e300},
         {"renewed_at": -1.0},
+        {"epoch": int(NOW) + epochs.EPOCH_AHEAD_S_MAX + 1},
+        {"epoch": 2**63 - 1},
+        {"epoch": 10**30},
+        {"epoch": -1},
+        {"cycle": 10**30},
+        {"cycle": -1},
     ],
 )
 def test_a_record_that_no_controller_writes_cannot_be_read(
@@ -256,7 +263,7 @@ def test_a_record_that_no_controller_writes_cannot_be_read(
 ) -> None:
     bed.push_foreign(**changes)
     with pytest.raises(lead_records.UnreadableRecordError, match="can't be read"):
-        lead_records.read(bed.opened)
+        lead_records.read(bed.opened, NOW)
 
 
 def test_nobody_wins_a_race_against_a_running_lease(
@@ -312,7 +319,7 @@ def test_who_waited_leads_above_the_last_epoch_of_the_other_and_only_with_the_re
     bed.keep(lead_claim.LEASE_S)
     assert (bed.is_blocked(), bed.verdicts[-1].above) == (False, 30)
     assert bed.leader() == "ours"
-    record, _ = lead_records.read(bed.opened)
+    record, _ = lead_records.read(bed.opened, NOW)
     assert record is not None
     assert record.epoch == 31
 

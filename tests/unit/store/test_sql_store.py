@@ -17,11 +17,11 @@ import sqlalchemy as sa
 
 from reconciler import store
 from reconciler.model.policy import drift_kinds
-from reconciler.model.state import outcome, records
+from reconciler.model.state import epochs, outcome, records
 from reconciler.model.state.pending_reasons import Reason, ReasonCode
 from reconciler.model.state.states import AttemptState, JobState
 from reconciler.model.values import run_set
-from reconciler.store import database, journal_entries, statements, store_reader
+from reconciler.store import database, journal_entries, sql_store, statements, store_reader
 from tests.unit.store import samples
 
 #: Nothing is too old.
@@ -214,6 +214,22 @@ def test_a_deposed_leader_writes_nothing(opened: store.Store) -> None:
     assert opened.reader.view("queues") is None
     commit(opened, second, 1, samples.cycle(jobs=(samples.job(),)))
     assert opened.reader.job("train") == samples.job()
+
+
+@pytest.mark.parametrize("other", [2**63 - 2, 2**63 - 1, 10**30])
+def test_an_epoch_that_nobody_can_have_reached_does_not_fill_the_store(
+    opened: store.Store, other: int
+) -> None:
+    led = sql_store.LedStore(opened, opened.lead("one", 50.0))
+    assert led.lead_above(other, 60.0) == epochs.highest(60.0) + 1
+    commit(opened, led.epoch, 1, samples.cycle())
+    assert opened.lead("two", 70.0) == led.epoch + 1
+
+
+def test_a_leader_goes_above_the_epoch_of_another_store(opened: store.Store) -> None:
+    led = sql_store.LedStore(opened, opened.lead("one", 50.0))
+    assert led.lead_above(49, 60.0) == 50
+    assert led.lead_above(10**6, 60.0) == 10**6 + 1
 
 
 def test_a_commit_that_fails_leaves_nothing_of_itself(opened: store.Store) -> None:
