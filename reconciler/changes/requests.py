@@ -208,10 +208,10 @@ class RequestResult(msgspec.Struct, frozen=True):
 
     ``accepted``: it is in ``commit``, which is pushed. ``unchanged``: nothing had to change.
     ``refused``: ``message`` says why: ``missing``, no such object; ``conflict``, the current state;
-    ``elsewhere``, the file; ``forbidden``, the requester. ``failed``: nothing was changed, try
-    again later; ``undecided``: the same, because the rules cannot be read. ``withdrawn``: it was
-    not done because another request of its group failed. ``defect``: an internal error in this
-    request alone.
+    ``elsewhere``, the file; ``forbidden``, the requester; ``rejected``, the remote.
+    ``failed``: nothing was changed, try again later; ``undecided``: the same, because the rules
+    cannot be read. ``withdrawn``: it was not done because another request of its group failed.
+    ``defect``: an internal error in this request alone.
     """
 
     status: Literal[
@@ -222,6 +222,7 @@ class RequestResult(msgspec.Struct, frozen=True):
         "conflict",
         "elsewhere",
         "forbidden",
+        "rejected",
         "undecided",
         "failed",
         "withdrawn",

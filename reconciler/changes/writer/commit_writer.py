@@ -7,7 +7,7 @@ says why.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from reconciler.changes import push_result, requests
@@ -33,6 +33,8 @@ ATTEMPTS_MAX = 8
 TURN_S = 30.0
 #: The most requests of one batch; more are done in several.
 BATCH_MAX = 1_000
+#: How many refused pushes are worth finding out which requests of a batch the remote refuses.
+REFUSALS_MAX = 32
 
 
 class CommitWriter:
@@ -79,7 +81,8 @@ class CommitWriter:
     ) -> list[RequestResult]:
         """Put requests into the branch; return one result each, in their order.
 
-        Errors of git are not raised: such requests are ``failed``.
+        Errors of git are not raised: such requests are ``failed``. What the remote does not let in
+        is ``rejected``, alone.
 
         Args:
             now: seconds since the epoch, for the commits.
@@ -88,12 +91,39 @@ class CommitWriter:
         results: list[RequestResult] = []
         for start in range(0, len(batch), BATCH_MAX):
             part = batch[start : start + BATCH_MAX]
+            results += self._written_apart(part, now, dry_run=dry_run)
+        return results
+
+    def _written_apart(
+        self, part: Sequence[Request | requests.RequestGroup], now: int, *, dry_run: bool
+    ) -> list[RequestResult]:
+        """Put requests into the branch: those that the remote refuses, found by halves, cost the
+        others nothing.
+        """
+        results: list[RequestResult] = []
+        refusals, left = 0, [part]
+        while left:
+            some = left.pop()
             try:
-                results += self._write(part, now, dry_run=dry_run)
+                results += self._write(some, now, dry_run=dry_run)
+            except push_result.RefusedPushError as error:
+                self._index.head = None
+                refusals += 1
+                if len(some) == 1:
+                    results += [RequestResult("rejected", message=str(error))] * _count(some[0])
+                elif refusals < REFUSALS_MAX:
+                    half = len(some) // 2
+                    left += [some[half:], some[:half]]
+                else:
+                    told = (
+                        f"it refuses {refusals} pushes in a row; what is left is tried again later"
+                    )
+                    results += _failed((some, *reversed(left)), told)
+                    break
             except (GitError, OSError) as error:
                 self._index.head = None
-                failed = RequestResult("failed", message=str(error))
-                results += [failed] * sum(map(_count, part))
+                results += _failed((some, *reversed(left)), str(error))
+                break
         return results
 
     def _write(
@@ -227,6 +257,14 @@ class CommitWriter:
         if not why:
             git_commands.run(folder, "update-ref", self._source.reference, commit, head)
         return why
+
+
+def _failed(
+    parts: Iterable[Sequence[Request | requests.RequestGroup]], why: str
+) -> list[RequestResult]:
+    """Return the results of requests that are to be tried again later."""
+    failed = RequestResult("failed", message=why)
+    return [failed] * sum(_count(request) for part in parts for request in part)
 
 
 def _count(request: Request | requests.RequestGroup) -> int:

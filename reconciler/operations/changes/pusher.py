@@ -429,6 +429,7 @@ _STATUS = {
     "conflict": 409,
     "elsewhere": 403,
     "forbidden": 403,
+    "rejected": 403,
     "undecided": 503,
     "refused": 400,
     "defect": 500,
@@ -453,7 +454,7 @@ def _result(
         return RemoteChangeResult(change.name, 200, "its file has left already")
     if answer.status in {"conflict", "elsewhere"} and change.verb == "prune":
         return RemoteChangeResult(change.name, 200, f"its file stays: {answer.message}")
-    if answer.status == "forbidden" and change.verb == "prune":
+    if answer.status in {"forbidden", "rejected"} and change.verb == "prune":
         return RemoteChangeResult(change.name, 403, f"its file stays: {answer.message}")
     if answer.status == "failed":
         why = f"git can't be reached: {answer.message}"

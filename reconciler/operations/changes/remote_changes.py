@@ -99,9 +99,9 @@ class RemoteChangeResult(msgspec.Struct, frozen=True):
     """Result of a change.
 
     ``status`` is as in HTTP: 200 pushed (or nothing to do), 202 waits for git, 400 invalid, 403 not
-    allowed, 404 no such subject, 409 another document has the name, 424 (``WITHDRAWN``) another
-    change that goes together with it was refused, 503 git can't be reached (``is_away``), or
-    something else can't be read.
+    allowed, or not let in by the remote, 404 no such subject, 409 another document has the name,
+    424 (``WITHDRAWN``) another change that goes together with it was refused, 503 git can't be
+    reached (``is_away``), or something else can't be read.
     """
 
     name: str

@@ -198,6 +198,64 @@ def test_remote(repository: Repository, make: Make, tmp_path: Path) -> None:
     assert one.write([add("e")], now=NOW)[0].status == "failed"
 
 
+def _refuse_secrets(repository: Repository) -> None:
+    """Have the remote refuse what contains a certain word, as scanners of secrets do."""
+    hook = repository.path / "hooks" / "pre-receive"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(
+        "#!/bin/sh\n"
+        "while read _ new _; do\n"
+        "  git grep -q AKIA $new -- || continue\n"
+        "  echo 'a secret in the push' >&2; exit 1\n"
+        "done\n"
+    )
+    hook.chmod(0o755)
+
+
+def _secret(name: str) -> AddJob:
+    return AddJob(f"{job(name)}# AKIA1234\n", name, BOB)
+
+
+def test_what_the_remote_refuses_costs_the_others_nothing(
+    repository: Repository, make: Make, tmp_path: Path
+) -> None:
+    repository.commit({"a.yaml": job("a")})
+    _refuse_secrets(repository)
+    one = make(f"file://{repository.path}", state=tmp_path / "state")
+    together = RequestGroup((add("d"), _secret("e")))
+    batch_ = [add("b"), _secret("c"), together, *(add(f"good-{n}") for n in range(5)), _secret("f")]
+    results = one.write(batch_, now=NOW)
+    expected = ["accepted", "rejected", "rejected", "rejected", *["accepted"] * 5, "rejected"]
+    assert [result.status for result in results] == expected
+    told = "the repository refuses it (pre-receive hook declined): a secret in the push"
+    assert results[1].message == told
+    assert show(repository, "jobs/good-4.yaml")
+    assert git(repository.path, "ls-tree", "--name-only", "main", "jobs/").split() == [
+        "jobs/b.yaml", *(f"jobs/good-{n}.yaml" for n in range(5))
+    ]  # fmt: skip
+    assert one.write([add("last")], now=NOW)[0].status == "accepted"
+
+
+def test_a_remote_that_refuses_everything_is_not_asked_for_ever(
+    repository: Repository, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository.commit({"a.yaml": job("a")})
+    _refuse_secrets(repository)
+    monkeypatch.setattr(commit_writer, "REFUSALS_MAX", 4)
+    one = make(f"file://{repository.path}", state=tmp_path / "state")
+    results = one.write([_secret(f"b-{n}") for n in range(8)], now=NOW)
+    assert [result.status for result in results] == ["rejected"] * 2 + ["failed"] * 6
+
+
+def test_a_remote_that_can_take_nothing_now_refuses_nothing(
+    repository: Repository, make: Make, tmp_path: Path
+) -> None:
+    repository.commit({"a.yaml": job("a")})
+    git(repository.path, "config", "receive.maxInputSize", "1")
+    one = make(f"file://{repository.path}", state=tmp_path / "state")
+    assert [result.status for result in one.write([add("b"), add("c")], now=NOW)] == ["failed"] * 2
+
+
 def test_losing_the_race_is_tried_again(repository: Repository, make: Make, tmp_path: Path) -> None:
     """A hook lets somebody else's commit in right before ours, twice."""
     repository.commit({"a.yaml": job("a")})

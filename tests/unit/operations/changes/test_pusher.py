@@ -267,6 +267,29 @@ def test_no_name_of_a_node_is_a_list_of_them(repository: Repository) -> None:
     assert git(repository.path, "rev-parse", "main") == before
 
 
+def test_a_submission_that_the_remote_refuses_waits_for_nothing(
+    repository: Repository, tmp_path: Path
+) -> None:
+    repository.commit({"a.yaml": job("a")})
+    hook = repository.path / "hooks" / "pre-receive"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\necho no jobs on Fridays >&2; exit 1\n")
+    hook.chmod(0o755)
+    place = source.GitSource(f"file://{repository.path}", state=tmp_path / "mirror")
+    one = pusher.GitPusher(place, dict, lambda _: pusher.LastRun(1, "Succeeded"))
+    try:
+        ((refused,),) = one.push([[BESIDE]])
+        assert (refused.status, refused.is_away) == (403, False)
+        assert "no jobs on Fridays" in refused.message
+        ((stays,),) = one.push([[change("prune", "a")]])
+        assert (stays.status, stays.message[:16]) == (403, "its file stays: ")
+        repository.path.rename(tmp_path / "away")
+        ((away,),) = one.push([[BESIDE]])
+        assert (away.status, away.is_away) == (503, True)
+    finally:
+        one.close()
+
+
 def test_who_may_not_drain_one_of_the_nodes_drains_none(repository: Repository) -> None:
     pool = "spec: {hosts: 'n[1-3]', nodes: {cpu: 4, memory: 64Gi}}\n"
     before = repository.commit({"p.yaml": head("NodePool", "p") + pool})
