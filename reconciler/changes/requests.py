@@ -40,8 +40,9 @@ MUSTER = Person("muster", "muster@localhost")
 class AddJob(msgspec.Struct, frozen=True):
     """Request to submit a job: ``text`` is one document. The name makes it idempotent.
 
-    ``submission`` identifies one that has waited for git, since ``waited_since``, in seconds since
-    the epoch; its commit says so, and there is only one such commit. Empty: it did not wait.
+    ``submission`` identifies one that may wait for git; its commit says so, and there is only one
+    such commit. Empty: it can't. ``waited_since`` is since when it waits, in seconds since the
+    epoch; 0: it is tried for the first time.
     """
 
     text: str
@@ -156,7 +157,7 @@ BAD = frozenset({"refused", "missing", "conflict", "elsewhere", "forbidden", "un
 
 #: A line at the end of a commit's message: what it approves.
 APPROVE_TRAILER = "Muster-Approve"
-#: Which submissions, that have waited for git, a commit contains.
+#: Which submissions, that may have waited for git, a commit contains.
 SUBMISSION_TRAILER = "Muster-Submission"
 #: What is said of a submission that has waited, and is in the history already.
 WAS_COMMITTED = "committed already"

@@ -1,7 +1,8 @@
 """Finds submissions that were committed before a controller could say so.
 
-Ids of submissions come in; the commits that name them in a trailer go out. A job that was committed
-and has left git since is found too: only the history tells it from one that never came.
+Ids of submissions that wait come in; the commits that name them in a trailer go out. A job that
+was committed and has left git since is found too: only the history tells it from one that never
+came.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +27,11 @@ def find(
     Raises:
         GitError: git fails.
     """
-    waited = {one.submission: one.waited_since for one in _jobs(batch) if one.submission}
+    waited = {
+        one.submission: one.waited_since
+        for one in _jobs(batch)
+        if one.submission and one.waited_since
+    }
     if not waited:
         return {}
     since = max(int(min(waited.values())) - CLOCKS_S, 0)

@@ -199,7 +199,7 @@ def end_override(kind: Verb, name: str, place: tuple[str | None, str | None]) ->
     if kind is Verb.CANCEL:
         message = "override ended; the run stays cancelled (`muster rerun` starts another)"
     elif kind is Verb.SUBMIT:
-        message = "submission withdrawn; it will not be committed"
+        message = "submission withdrawn; only a push that is under way may still commit it"
     else:
         message = "override ended; git applies again"
     terminal.out.print(name, markup=False)

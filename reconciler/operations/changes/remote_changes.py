@@ -75,8 +75,8 @@ class SubmittedDocument(msgspec.Struct, frozen=True):
         above: the caller is above the rules of Access, as an administrator's token is.
         warnings: problems of the document that do not refuse it, a sentence each.
         fresh: for ``rerun``: the run does not go on from earlier checkpoints.
-        submission: identifies a submission that has waited for git; empty: it has not.
-        waited_since: when it came, in seconds since the epoch.
+        submission: identifies a submission that may wait for git; empty: it can't.
+        waited_since: when it came, in seconds since the epoch, if it waits; 0: it does not.
     """
 
     verb: Verb
@@ -141,6 +141,12 @@ class Submitter(Protocol):
         Args:
             documents: the changes.
             together: all of them are made, in one push, or none.
+        """
+        ...
+
+    def drop(self, documents: list[SubmittedDocument]) -> bool:
+        """Take changes back that were submitted together. Return False if their push has begun,
+        so that they may be committed.
         """
         ...
 
@@ -342,6 +348,18 @@ class Batcher:
         found = await asyncio.gather(*(one.future for one in submissions))
         return [result for results in found for result in results]
 
+    def drop(self, documents: list[SubmittedDocument]) -> bool:
+        """Take changes back that were submitted together, by the very list. Return False if their
+        push has begun. Whoever waits for them is cancelled.
+        """
+        for position, one in enumerate(self._waiting):
+            if one.changes is documents:
+                del self._waiting[position]
+                self._count -= len(documents)
+                one.future.cancel()
+                return True
+        return False
+
     async def run(self) -> None:
         """Make commits until cancelled; what waits then is refused."""
         try:
@@ -349,7 +367,8 @@ class Batcher:
                 await self._some.wait()
                 if self._count < COMMIT_MAX:
                     await asyncio.sleep(GATHER_S)
-                await self._push(self._batch())
+                if batch := self._batch():  # all may have been taken back
+                    await self._push(batch)
         finally:
             for one in self._waiting:
                 one.future.cancel()

@@ -85,7 +85,8 @@ class OverrideCommits:
         try:
             results = await asyncio.wait_for(asyncio.shield(pushing), GIT_PATIENCE_S)
         except TimeoutError:
-            # it may still be pushed: then git agrees, and the override ends by itself
+            # a push that has begun may go through: then git agrees, and the override ends by itself
+            self._submitter.drop(documents)
             return {}
         self._hints.pushed()
         wrong = [

@@ -3,6 +3,7 @@
 Options of the command line come in. The submitter asks the store, at each push, what may be pushed.
 """
 
+import functools
 import pathlib
 
 import msgspec
@@ -134,12 +135,25 @@ class PushReads:
         except StoreError as error:
             raise remote_changes.UnavailableError(str(error)) from error
 
+        waiting = functools.cache(self._waiting)  # read once git has been fetched
+
         def judge(
             change: remote_changes.SubmittedDocument, written: remote_changes.Documents
         ) -> str:
             try:
+                if change.waited_since and change.submission not in waiting():
+                    return "it was withdrawn"
                 return authorization.at_commit(known, change, written)
             except StoreError as error:
                 raise remote_changes.UnavailableError(str(error)) from error
 
         return judge
+
+    def _waiting(self) -> frozenset[str]:
+        """Return the ids of the submissions that wait for git.
+
+        Raises:
+            StoreError: the store can't be read.
+        """
+        found = (one.waiting for one in self._store.reader.overrides())
+        return frozenset(one.id for one in found if one is not None)

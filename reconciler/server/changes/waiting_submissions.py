@@ -9,8 +9,11 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from reconciler.model.state import records
 from reconciler.operations.changes import remote_changes
+from reconciler.server import errors
 from reconciler.server.override_requests import OverrideRequests
 
 #: How long git may take before a submission waits for it instead.
@@ -19,6 +22,8 @@ GIT_PATIENCE_S = 20.0
 ACCEPTED = 202
 #: What is said of it.
 WAITS = "accepted; waits for git: it is not committed yet, and does not start before"
+#: What is said if a submission is not kept, and its first push goes on.
+UNDER_WAY = "; a push of it is under way, and may commit it all the same"
 #: The most characters of what git said that are kept.
 _REASON_CHARACTERS_MAX = 300
 
@@ -52,20 +57,28 @@ class WaitingSubmissions:
         Raises:
             Failure: the loop can't be asked to keep them.
         """
+        documents = _identified(documents)
         pushing = asyncio.ensure_future(submitter.submit(documents, together=True))
-        try:
-            # what is pushed after all is recognised when it is to be committed, by its content
-            async with asyncio.timeout(self._patience_s):
-                results = await asyncio.shield(pushing)
-        except TimeoutError:
-            why = f"git has not answered within {self._patience_s:.0f} s"
-        else:
+        done, _ = await asyncio.wait({pushing}, timeout=self._patience_s)
+        more = ""
+        if done:
+            results = pushing.result()
             if not any(one.is_away for one in results):
                 return results
             why = next(one.message for one in results if one.is_away)
-        refused = await self._requests.ask(self._request(documents, why))
+        else:
+            why = f"git has not answered within {self._patience_s:.0f} s"
+            # what is pushed after all is recognised by its id when it is to be committed
+            more = "" if submitter.drop(documents) else UNDER_WAY
+        try:
+            refused = await self._requests.ask(self._request(documents, why))
+        except errors.Failure as failure:
+            message = f"{failure.message}{more}"
+            raise errors.Failure(
+                failure.status, message, retry_after_s=failure.retry_after_s
+            ) from None
         if refused:
-            message = f"{why}; and it can't wait for git: {refused}"
+            message = f"{why}; and it can't wait for git: {refused}{more}"
             return [remote_changes.RemoteChangeResult(one.name, 503, message) for one in documents]
         return [remote_changes.RemoteChangeResult(one.name, ACCEPTED, WAITS) for one in documents]
 
@@ -77,8 +90,17 @@ class WaitingSubmissions:
             records.Override(
                 *("submit", one.name, why[:_REASON_CHARACTERS_MAX], one.identity),
                 *(now, now + records.SUBMISSION_S_MAX),
-                submission=records.Submission(secrets.token_hex(8), one.text),
+                submission=records.Submission(one.submission or secrets.token_hex(8), one.text),
             )
             for one in documents
         )
         return records.QueueSubmissions(secrets.token_hex(8), items)
+
+
+def _identified(
+    documents: list[remote_changes.SubmittedDocument],
+) -> list[remote_changes.SubmittedDocument]:
+    """Return submissions with an id each, unless they are too many to wait."""
+    if len(documents) > records.OWNER_SUBMISSIONS_MAX:
+        return documents
+    return [msgspec.structs.replace(one, submission=secrets.token_hex(8)) for one in documents]

@@ -223,7 +223,13 @@ def test_what_the_remote_refuses_costs_the_others_nothing(
     _refuse_secrets(repository)
     one = make(f"file://{repository.path}", state=tmp_path / "state")
     together = RequestGroup((add("d"), _secret("e")))
-    batch_ = [add("b"), _secret("c"), together, *(add(f"good-{n}") for n in range(5)), _secret("f")]
+    batch_: list[Request | RequestGroup] = [
+        add("b"),
+        _secret("c"),
+        together,
+        *(add(f"good-{n}") for n in range(5)),
+        _secret("f"),
+    ]
     results = one.write(batch_, now=NOW)
     expected = ["accepted", "rejected", "rejected", "rejected", *["accepted"] * 5, "rejected"]
     assert [result.status for result in results] == expected

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Sequence
 
 import pytest
@@ -167,6 +168,44 @@ def test_what_goes_together_is_in_one_batch_however_many_there_are(
     pusher = Pusher()
     asyncio.run(scene(pusher))
     assert [len(batch) for batch in pusher.batches] == [3, 4, 6, 1]
+
+
+def test_what_is_taken_back_before_its_push_begins_is_not_pushed() -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+
+    class Slow(Pusher):
+        """Is pushing until it is told to go on."""
+
+        def push(
+            self, groups: Sequence[Sequence[remote_changes.SubmittedDocument]]
+        ) -> list[list[remote_changes.RemoteChangeResult]]:
+            begun.set()
+            assert goes_on.wait(30)
+            return super().push(groups)
+
+    async def scene(pusher: Pusher) -> None:
+        batcher = remote_changes.Batcher(pusher)
+        running = asyncio.create_task(batcher.run())
+        first, same, last = changes(1), changes(1), changes(2)
+        pushing = asyncio.create_task(batcher.submit(first, together=True))
+        assert await asyncio.to_thread(begun.wait, 30)
+        behind = [
+            asyncio.create_task(batcher.submit(one, together=True)) for one in (same, last, same)
+        ]
+        await asyncio.sleep(0)
+        assert not batcher.drop(first), "its push has begun"
+        assert batcher.drop(last)
+        assert not batcher.drop(last)
+        goes_on.set()
+        await asyncio.gather(pushing, behind[0], behind[2])
+        await asyncio.wait({behind[1]})
+        assert behind[1].cancelled()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    pusher = Slow()
+    asyncio.run(scene(pusher))
+    assert pusher.batches == [["j0"], ["j0", "j0"]]
 
 
 def test_a_defect_in_a_push_is_answered_and_logged(caplog: pytest.LogCaptureFixture) -> None:

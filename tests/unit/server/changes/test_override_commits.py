@@ -24,6 +24,12 @@ class Git:
     def __init__(self, **statuses: int | None) -> None:
         self.statuses = statuses
         self.hints = 0
+        self.dropped = 0
+
+    def drop(self, documents: list[remote_changes.SubmittedDocument]) -> bool:
+        """Note what is taken back."""
+        self.dropped += len(documents)
+        return True
 
     async def submit(
         self, documents: list[remote_changes.SubmittedDocument], *, together: bool = False
@@ -77,7 +83,7 @@ def test_git_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(override_commits, "GIT_PATIENCE_S", 0.0)
     git = Git(n1=None)
     assert _committed(git) == {}
-    assert git.hints == 0
+    assert (git.hints, git.dropped) == (0, 1), "an override that is ended leaves no push behind"
 
 
 def test_what_makes_no_sense_is_refused_unless_it_may_still_be_in_force() -> None:
