@@ -1,7 +1,7 @@
 """Commits submissions that have waited for git, in the order in which they came.
 
 Each is judged again as if it came now, with the rights that its owner has now. What may not be
-committed any more is refused, and never stops those behind it. A submission is looked for in the
+committed any more is refused, and never stops those behind it: nor does one that meets an internal error. A submission is looked for in the
 history by its id before it is committed, so that a controller that was killed commits none twice.
 """
 
@@ -23,12 +23,16 @@ from reconciler.server.repository_hints import RepositoryHints
 from reconciler.server.server_store import ServerStore
 from reconciler.store import StoreError
 
+#: Status of what met an internal error.
+_DEFECT = 500
 _LOG = logging.getLogger("muster.submissions")
 
 #: How often git is tried while submissions wait, and how often it is looked if any do.
 LOOK_EVERY_S = 3.0
 #: The most submissions that are tried at once.
 TRIED_MAX = 100
+#: How many internal errors in a row refuse a submission.
+FAILURES_MAX = 5
 #: The most characters of a refusal that are kept.
 _REFUSAL_CHARACTERS_MAX = 1000
 
@@ -61,6 +65,8 @@ class QueuedSubmissions:
         self._requests = requests
         self._gate = gate
         self._hints = hints
+        #: How often an internal error met a submission that waits, by its id.
+        self._failures: dict[str, int] = {}
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -81,6 +87,8 @@ class QueuedSubmissions:
             Failure: the loop can't be told, or too many wait for a review.
         """
         waiting = await asyncio.to_thread(self._waiting)
+        ids = {one.waiting.id for one in waiting if one.waiting is not None}
+        self._failures = {one: often for one, often in self._failures.items() if one in ids}
         for start in range(0, len(waiting), TRIED_MAX):
             if not await self._try(waiting[start : start + TRIED_MAX]):
                 return
@@ -101,21 +109,56 @@ class QueuedSubmissions:
             elif found is not None:
                 wanted.append(found)
                 places.append(place)
-        results = await self._submitter.submit(wanted)
+        results = await self._pushed(wanted)
         committed: dict[int, str] = {}
         for place, result in zip(places, results, strict=True):
             if result.commit is not None and result.status < 300:
                 committed[place] = result.commit
             elif result.status < 500:
                 refused[place] = result.message
+            elif result.status == _DEFECT and (why := self._failed(waiting[place], result.message)):
+                refused[place] = why
         if committed:
             self._hints.pushed()
         for place in sorted(committed.keys() | refused.keys()):
             await self._settle(waiting[place], committed.get(place, ""), refused.get(place, ""))
         return not any(one.is_away for one in results)
 
+    async def _pushed(
+        self, wanted: list[remote_changes.SubmittedDocument]
+    ) -> list[remote_changes.RemoteChangeResult]:
+        """Push submissions, and those that met an internal error again, each by itself."""
+        results = await self._submitter.submit(wanted)
+        if len(wanted) > 1:
+            for place, result in enumerate(results):
+                if result.status == _DEFECT:
+                    (results[place],) = await self._submitter.submit([wanted[place]])
+        return results
+
+    def _failed(self, one: records.Override, what: object) -> str | None:
+        """Note an internal error. Return why it refuses the submission, after some."""
+        submission = one.waiting.id if one.waiting is not None else ""
+        often = self._failures[submission] = self._failures.get(submission, 0) + 1
+        if often == 1:
+            error = what if isinstance(what, Exception) else None
+            _LOG.error("Job/%s waits for git on: %s", one.subject, what, exc_info=error)
+        if often < FAILURES_MAX:
+            return None
+        return f"an internal error, {often} times in a row; see the controller's log"
+
     async def _judged(self, one: records.Override) -> remote_changes.SubmittedDocument | str | None:
         """Return what to commit, or why it may not be; None: that can't be judged now."""
+        try:
+            return await self._reviewed(one)
+        except (StoreError, errors.Failure):
+            raise
+        except Exception as error:  # it is one submission's, and costs the others nothing
+            return self._failed(one, error)
+
+    async def _reviewed(
+        self, one: records.Override
+    ) -> remote_changes.SubmittedDocument | str | None:
+        """Return the same, or raise whatever error a review can."""
         submission = one.waiting
         if submission is None:
             return None
