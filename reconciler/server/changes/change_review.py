@@ -178,7 +178,7 @@ class ChangeReview:
         reader = self._store.reader
         found = set(reader.newest_states(names))
         if len(found) < len(names):
-            waiting = {one.subject for one in reader.overrides() if one.verb == "submit"}
+            waiting = {one.subject for one in reader.overrides() if one.waiting is not None}
             found |= waiting.intersection(names)
         return found
 

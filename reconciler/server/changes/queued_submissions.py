@@ -1,8 +1,9 @@
 """Commits submissions that have waited for git, in the order in which they came.
 
 Each is judged again as if it came now, with the rights that its owner has now. What may not be
-committed any more is refused, and never stops those behind it: nor does one that meets an internal error. A submission is looked for in the
-history by its id before it is committed, so that a controller that was killed commits none twice.
+committed any more is refused, and never stops those behind it: nor does what meets an internal
+error. A submission is looked for in the history by its id before it is committed, so that a
+controller that was killed commits none twice.
 """
 
 import asyncio
