@@ -5,6 +5,7 @@ was committed and has left git since is found too: only the history tells it fro
 came.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from reconciler.desired.git import git_commands
 
 #: Clocks of the machines that commit may differ by this.
 CLOCKS_S = 3600
-#: The most commits with such a trailer that are read.
+#: The most commits that are read.
 COMMITS_MAX = 10_000
 _TRAILER = requests.SUBMISSION_TRAILER
 
@@ -35,9 +36,12 @@ def find(
     if not waited:
         return {}
     since = max(int(min(waited.values())) - CLOCKS_S, 0)
+    wanted = "|".join(map(re.escape, sorted(waited)))
     done = git_commands.run(
         folder,
-        *("log", f"--since={since}", f"--max-count={COMMITS_MAX}", f"--grep=^{_TRAILER}: "),
+        # a filter: `--since` ends at the first commit of a clock that is behind
+        *("log", f"--since-as-filter={since}", f"--max-count={COMMITS_MAX}"),
+        *("--extended-regexp", f"--grep=^{_TRAILER}: ({wanted})$"),
         *(f"--format=%H %(trailers:key={_TRAILER},valueonly,separator=%x20)", head, "--"),
     )
     found: dict[str, str] = {}
