@@ -57,7 +57,7 @@ def accounting(
     """Write ended attempts to files, one a day.
 
     A file has a row for each attempt at a task that ended on its day (UTC). Writing a day again
-    replaces its file, but never by one with fewer rows.
+    replaces its file, but never by one that has less in any column.
 
     Example: muster accounting --from 2026-11-01 --to 2026-11-30 --format csv --out warehouse
     """

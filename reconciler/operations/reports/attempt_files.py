@@ -1,9 +1,11 @@
 """Files of the table of ended attempts: one a day, as CSV or Parquet.
 
-Pages of rows come in; a file appears whole or not at all. A file is never replaced by one with
-fewer rows: the store forgets old attempts, and the file may be all that is left of them.
+Pages of rows come in; a file appears whole or not at all. A file is never replaced by one that
+knows less, in rows or in cells of a column: the store forgets old attempts, runs and nodes, and the
+file may be all that is left of them.
 """
 
+import csv
 import importlib
 import os
 import tempfile
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from reconciler.model.values import times
-from reconciler.operations.reports import csv_text
+from reconciler.operations.reports import attempt_rows, csv_text
 from reconciler.operations.reports.attempt_rows import AttemptRow
 
 Form = Literal["csv", "parquet"]
@@ -62,9 +64,9 @@ def write_day(
         form: of the file.
 
     Raises:
-        TableFileError: it can't be written, or there is one with more rows.
+        TableFileError: it can't be written, or there is one with more rows, or more in a column.
     """
-    path, count = folder / f"jobs-{day}.{form}", 0
+    path, filled = folder / f"jobs-{day}.{form}", _FilledCells()
     temporary: Path | None = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -76,15 +78,11 @@ def write_day(
         try:
             for rows in pages:
                 writer.add(rows)
-                count += len(rows)
+                filled.add([[getattr(row, of) for of in COLUMNS] for row in rows])
         finally:
             writer.close()
-        if path.exists() and (before := _rows_in(path, form)) > count:
-            raise TableFileError(
-                f"{path} stays: it has {before} rows, and the store has {count} of that day, for "
-                "it forgets old attempts (`retention` of the Cluster). To fix: leave out the day, "
-                "or move the file away"
-            )
+        if path.exists():
+            _require_as_full(path, _READERS[form](path), filled)
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
         temporary.replace(path)
@@ -93,7 +91,42 @@ def write_day(
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
-    return path, count
+    return path, filled.rows
+
+
+class _FilledCells:
+    """Counts of the rows of a table, and of the cells of each column that are not empty."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.of = dict.fromkeys(COLUMNS, 0)
+
+    def add(self, rows: Sequence[Sequence[object]], columns: Sequence[str] = COLUMNS) -> None:
+        """Count some rows."""
+        self.rows += len(rows)
+        for row in rows:
+            for name, value in zip(columns, row, strict=False):
+                if value not in _EMPTY:
+                    self.of[name] = self.of.get(name, 0) + 1
+
+
+def _require_as_full(path: Path, before: _FilledCells, now: _FilledCells) -> None:
+    """Raise TableFileError if a file has more rows, or more in a column, than what replaces it."""
+    if before.rows > now.rows:
+        raise TableFileError(
+            f"{path} stays: it has {before.rows} rows, and the store has {now.rows} of that day, "
+            "for it forgets old attempts (`retention` of the Cluster). To fix: leave out the day, "
+            "or move the file away"
+        )
+    lost = [name for name in COLUMNS if before.of[name] > now.of[name]]
+    if lost:
+        name = lost[0]
+        more = f", and in {len(lost) - 1} more columns" if len(lost) > 1 else ""
+        raise TableFileError(
+            f"{path} stays: it has {before.of[name]} values of {name}, and {now.of[name]} are "
+            f"known now{more}, for the store forgets old runs and nodes, and measured use is shown to "
+            "who may read a job. To fix: leave out the day, or move the file away"
+        )
 
 
 def _umask() -> int:
@@ -187,17 +220,36 @@ def _parquet_library(module: str) -> Any:
         raise TableFileError(NO_PARQUET) from None
 
 
-def _rows_in(path: Path, form: Form) -> int:
-    """Return the number of rows of a file that is there; 0 if it is not one of ours."""
-    if form == "csv":
-        with path.open("rb") as file:
-            return max(
-                sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(2**20), b"")) - 1, 0
-            )
+def _csv_cells(path: Path) -> _FilledCells:
+    """Return what a file of CSV has; nothing if it is not one of ours."""
+    found = _FilledCells()
+    with path.open(encoding="utf-8", errors="replace", newline="") as file:
+        rows = csv.reader(file)
+        try:
+            columns = next(rows, [])
+            for row in rows:
+                found.add([row], columns)
+        except csv.Error:
+            return _FilledCells()
+    return found
+
+
+def _parquet_cells(path: Path) -> _FilledCells:
+    """Return what a file of Parquet has; nothing if it is not one of ours."""
+    found = _FilledCells()
     try:
-        return int(_parquet_library("pyarrow.parquet").read_metadata(str(path)).num_rows)
+        file = _parquet_library("pyarrow.parquet").ParquetFile(str(path))
+        for batch in file.iter_batches(attempt_rows.PAGE_ROWS_MAX):
+            found.add(list(zip(*batch.to_pydict().values(), strict=True)), batch.schema.names)
     except (OSError, ValueError):
-        return 0
+        return _FilledCells()
+    return found
 
 
+#: Cells that say nothing; the last is that of no labels.
+_EMPTY = (None, "", "{}")
+_READERS: dict[Form, Callable[[Path], _FilledCells]] = {
+    "csv": _csv_cells,
+    "parquet": _parquet_cells,
+}
 _WRITERS: dict[Form, Callable[[Path], _Writer]] = {"csv": _CsvWriter, "parquet": _ParquetWriter}

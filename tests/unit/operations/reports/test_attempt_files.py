@@ -117,6 +117,27 @@ def test_fewer_rows_never_replace_more(
     assert [one.name for one in (tmp_path / "out").iterdir()] == [path.name]
 
 
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+@pytest.mark.parametrize("lost", ["owner", "queue", "gpu_model", "used_cpu_s", "labels"])
+def test_what_is_forgotten_never_replaces_what_is_known(
+    opened: store.Store, tmp_path: Path, form: attempt_files.Form, lost: str
+) -> None:
+    """Runs and nodes are forgotten before attempts, and some people don't see measured use."""
+    full = [
+        msgspec.structs.replace(row, gpu_model="NVIDIA H100", owner="ada", queue="research")
+        for row in next(pages(opened, 1000))
+    ]
+    path, _ = attempt_files.write_day(tmp_path, DAY, [full], form)
+    before = path.read_bytes()
+    poor = msgspec.structs.replace(full[0], **{lost: "{}" if lost == "labels" else None})
+    told = f"it has 25 values of {lost}, and 24 are known now, for"
+    with pytest.raises(attempt_files.TableFileError, match=told):
+        attempt_files.write_day(tmp_path, DAY, [[poor, *full[1:]]], form)
+    assert path.read_bytes() == before
+    attempt_files.write_day(tmp_path, DAY, [full], form)
+    assert path.read_bytes() == before
+
+
 def test_what_breaks_off_leaves_nothing_and_the_file_before(
     opened: store.Store, tmp_path: Path
 ) -> None:
