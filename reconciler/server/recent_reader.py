@@ -20,6 +20,8 @@ from reconciler.store import StoreReader, database
 CPU_S_MIN = 0.004
 #: All else is computed so rarely that it takes at most one part in so many of the time.
 PARTS = 20
+#: How long a value is told that is no longer recent, while the next one is computed.
+OUTDATED_S_MAX = 2.0
 
 _Value = TypeVar("_Value")
 
@@ -28,7 +30,7 @@ class RecentValue(Generic[_Value]):
     """A value that is computed again when it is asked for and no longer recent.
 
     It is recent for ``PARTS`` times the CPU time that it takes. Only one thread computes it; others
-    get the value before meanwhile.
+    get the value before meanwhile, or wait if that is outdated by more than ``OUTDATED_S_MAX``.
 
     Args:
         compute: returns the value as it is now.
@@ -53,10 +55,10 @@ class RecentValue(Generic[_Value]):
 
     def get(self) -> _Value:
         """Return the value; raise what computing it raises."""
-        last = self._last
-        if last is not None and self._clock() < last[1]:
+        last, now = self._last, self._clock()
+        if last is not None and now < last[1]:
             return last[0]
-        if last is not None and not self._is_cheap:
+        if last is not None and not self._is_cheap and now < last[1] + OUTDATED_S_MAX:
             if not self._turn.acquire(blocking=False):
                 return last[0]  # somebody computes the next one
         else:

@@ -124,7 +124,7 @@ def _require_as_full(path: Path, before: _FilledCells, now: _FilledCells) -> Non
         more = f", and in {len(lost) - 1} more columns" if len(lost) > 1 else ""
         raise TableFileError(
             f"{path} stays: it has {before.of[name]} values of {name}, and {now.of[name]} are "
-            f"known now{more}, for the store forgets old runs and nodes, and measured use is shown to "
+            f"known now{more}, for the store forgets old runs and nodes, and shows measured use to "
             "who may read a job. To fix: leave out the day, or move the file away"
         )
 

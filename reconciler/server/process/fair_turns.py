@@ -21,6 +21,9 @@ THREADS = 2
 #: reports hold up nobody, up to so many threads.
 SLOW_S = 0.25
 THREADS_MAX = 6
+#: The most time that counts against a caller: after a long report others go first for so long
+#: each, and not for as long as it took.
+DEBT_S_MAX = 1.0
 #: How many of them one caller may have at a time.
 THREADS_EACH = 1
 #: How many calls of one caller may wait; a portal or a dashboard may be one for many people.
@@ -80,7 +83,7 @@ class TurnQueue:
 
     def end(self, caller: str, taken_s: float) -> None:
         """Count a call that has ended, and the seconds that it took a thread."""
-        self._taken_s[caller] += taken_s
+        self._taken_s[caller] = min(self._taken_s[caller] + taken_s, self._reached_s + DEBT_S_MAX)
         self._under_way[caller] -= 1
         if not self._under_way[caller]:
             del self._under_way[caller]

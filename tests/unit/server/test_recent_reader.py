@@ -59,7 +59,7 @@ def test_while_one_computes_others_get_the_value_before() -> None:
 
     value = recent_reader.RecentValue(compute, lambda: clocks.now, lambda: clocks.cpu)
     assert [value.get(), value.get(), value.get()] == [1, 2, 2]
-    clocks.now += 100.0
+    clocks.now += 1.5
     other = threading.Thread(target=value.get)
     other.start()
     try:
@@ -69,6 +69,44 @@ def test_while_one_computes_others_get_the_value_before() -> None:
         over.set()
         other.join(WAIT_S)
     assert value.get() == 3
+
+
+def test_what_is_long_outdated_is_waited_for() -> None:
+    """Nobody asked for half a day: who comes while one computes does not get the old value."""
+    begun, over = threading.Event(), threading.Event()
+    clocks = Clocks(cost_s=0.05)
+
+    def compute() -> int:
+        found = clocks.compute()
+        if found == 3:
+            begun.set()
+            assert over.wait(WAIT_S)
+        return found
+
+    class Turn:
+        """A lock that lets the computing thread go on once another waits for it."""
+
+        def __init__(self) -> None:
+            self._lock = threading.Lock()
+            self.release = self._lock.release
+
+        def acquire(self, *, blocking: bool = True) -> bool:
+            if blocking and begun.is_set():
+                over.set()
+            return self._lock.acquire(blocking)
+
+    value = recent_reader.RecentValue(compute, lambda: clocks.now, lambda: clocks.cpu)
+    value._turn = Turn()  # type: ignore[assignment]
+    assert [value.get(), value.get(), value.get()] == [1, 2, 2]
+    clocks.now += 43_200.0
+    other = threading.Thread(target=value.get)
+    other.start()
+    try:
+        assert begun.wait(WAIT_S)
+        assert value.get() == 3
+    finally:
+        over.set()
+        other.join(WAIT_S)
 
 
 def test_after_an_error_it_is_computed_again() -> None:

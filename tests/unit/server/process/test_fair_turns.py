@@ -42,7 +42,7 @@ def test_who_asks_once_waits_for_one_call_of_who_asks_over_and_over() -> None:
 
 def test_turns_are_by_time_and_not_by_number() -> None:
     queue = fair_turns.TurnQueue(waiting_max=1000)
-    cost_s = {"slow": 10.0, "quick": 1.0}
+    cost_s = {"slow": 0.5, "quick": 0.05}
     for name in cost_s:
         for _ in range(500):
             queue.add(name, _call)
@@ -54,6 +54,23 @@ def test_turns_are_by_time_and_not_by_number() -> None:
         queue.end(found[0], cost_s[found[0]])
     taken = collections.Counter(order)
     assert taken["quick"] == pytest.approx(100, abs=2)
+
+
+def test_a_long_report_keeps_its_caller_out_for_a_bounded_time() -> None:
+    queue = fair_turns.TurnQueue()
+    queue.add("ada", _call)
+    assert queue.take() is not None
+    queue.end("ada", 600.0)
+    people = [f"person-{number}" for number in range(5)]
+    for caller in ("ada", *people):
+        queue.add(caller, _call)
+    taken_s = 0.0
+    while (found := queue.take()) is not None and found[0] != "ada":
+        taken_s += 0.25
+        queue.end(found[0], 0.25)
+        queue.add(found[0], _call)
+        assert taken_s <= len(people) * (fair_turns.DEBT_S_MAX + 0.25)
+    assert taken_s >= len(people) * fair_turns.DEBT_S_MAX, "others do go first"
 
 
 def test_nobody_saves_up_turns_by_asking_for_nothing() -> None:
