@@ -25,6 +25,9 @@ EVENTS_MAX = 5_000_000
 EVENTS_OF_NODE_MAX = 50_000
 #: The most events of the jobs of one owner, as long as there are more than ``EVENTS_MAX``.
 EVENTS_OF_OWNER_MAX = 500_000
+#: What is left of each of these once it is exceeded, as a part: to count events takes so long that
+#: it is not done for each batch.
+KEPT_PART = 0.95
 
 #: Sums for reports are kept so long: a year, and what one compares it with.
 ROLLUPS_S = 800 * 86_400
@@ -39,6 +42,7 @@ def _behind(epoch: int, cycle: int) -> sa.ColumnElement[bool]:
 
 def prune(
     connection: sa.Connection,
+    shares: "EventShares",
     *,
     events_before: float,
     journal_before: float,
@@ -46,10 +50,18 @@ def prune(
     journal_bytes_max: int,
     now: float,
 ) -> int:
-    """Delete one batch of each table; return the number of rows."""
+    """Delete one batch of each table; return the number of rows.
+
+    Args:
+        connection: of a transaction.
+        shares: what is remembered between batches.
+        events_before, journal_before, history_before: what is older is deleted.
+        journal_bytes_max: the most bytes of the journal.
+        now: seconds since the epoch.
+    """
     _prune_rollups(connection, now - ROLLUPS_S)
     return (
-        _prune_events(connection, events_before)
+        _prune_events(connection, events_before, shares)
         + _prune_journal(connection, journal_before, journal_bytes_max)
         + _prune_history(connection, history_before)
     )
@@ -90,52 +102,73 @@ def _prune_history(connection: sa.Connection, before: float) -> int:
     return deleted
 
 
-def _prune_events(connection: sa.Connection, before: float) -> int:
+def _prune_events(connection: sa.Connection, before: float, shares: "EventShares") -> int:
     events = schema.EVENTS
     old = (
         sa.select(events.c.sequence).where(events.c.at < before).order_by(events.c.at).limit(BATCH)
     )
     deleted = connection.execute(sa.delete(events).where(events.c.sequence.in_(old))).rowcount
-    return deleted or _share_events(connection)
+    return deleted or shares.prune(connection)
 
 
-def _share_events(connection: sa.Connection) -> int:
-    """Delete a batch of events beyond ``EVENTS_MAX``, first of who has most beyond a share.
+class EventShares:
+    """Memory of which events are too many, so that they are seldom counted."""
 
-    These are owners of jobs, then nodes. So who makes events without end pushes out their own
-    history, and not that of others.
-    """
-    most = EVENTS_MAX
-    events = schema.EVENTS.c
-    # rows are numbered without gaps but where such a batch was deleted: an upper bound, and no scan
-    ends = connection.execute(
-        sa.select(sa.func.max(events.sequence) - sa.func.min(events.sequence))
-    ).scalar()
-    if int(ends or 0) < most:
-        return 0
-    count = sa.func.count()
-    total = int(connection.execute(sa.select(count).select_from(schema.EVENTS)).scalar() or 0)
-    if total <= most:
-        return 0
-    greedy = _greedy_owner(connection) or _greedy_node(connection)
-    oldest = sa.select(events.sequence).order_by(events.sequence)
-    surplus = total - most
-    if greedy is not None:
-        oldest = oldest.where(greedy.events)
-        surplus = min(surplus, greedy.beyond)
-    oldest = oldest.limit(min(BATCH, surplus))
-    return connection.execute(sa.delete(schema.EVENTS).where(events.sequence.in_(oldest))).rowcount
+    def __init__(self) -> None:
+        self._surplus: _Surplus | None = None
+        #: Up to this event there are not too many.
+        self._room_until = 0
+
+    def prune(self, connection: sa.Connection) -> int:
+        """Delete a batch of events beyond ``EVENTS_MAX``, first of who has most beyond a share.
+
+        These are owners of jobs, then nodes. So who makes events without end pushes out their own
+        history, and not that of others. Return the number of rows.
+        """
+        surplus = self._surplus or self._counted(connection)
+        if surplus is None:
+            return 0
+        events = schema.EVENTS.c
+        oldest = sa.select(events.sequence).order_by(events.sequence)
+        if surplus.events is not None:
+            oldest = oldest.where(surplus.events)
+        oldest = oldest.limit(min(BATCH, surplus.beyond))
+        deleted = connection.execute(
+            sa.delete(schema.EVENTS).where(events.sequence.in_(oldest))
+        ).rowcount
+        left = surplus.beyond - deleted
+        self._surplus = surplus._replace(beyond=left) if deleted and left > 0 else None
+        return deleted
+
+    def _counted(self, connection: sa.Connection) -> "_Surplus | None":
+        """Return which events are too many; None if there is room."""
+        events, count = schema.EVENTS.c, sa.func.count()
+        first, last = connection.execute(
+            sa.select(sa.func.min(events.sequence), sa.func.max(events.sequence))
+        ).one()
+        # rows are numbered without gaps but where such a batch was deleted: an upper bound
+        if last is None or last - first < EVENTS_MAX or last <= self._room_until:
+            return None
+        total = int(connection.execute(sa.select(count).select_from(schema.EVENTS)).scalar() or 0)
+        if total <= EVENTS_MAX:
+            self._room_until = last + EVENTS_MAX - total
+            return None
+        surplus = total - int(EVENTS_MAX * KEPT_PART)
+        greedy = _greedy_owner(connection) or _greedy_node(connection)
+        if greedy is None:
+            return _Surplus(None, surplus)
+        return greedy._replace(beyond=min(surplus, greedy.beyond))
 
 
 class _Surplus(NamedTuple):
     """A share of the events that is too large.
 
     Attributes:
-        events: what holds for all of them.
-        beyond: how many are beyond the share.
+        events: what holds for all of them; None: for all events.
+        beyond: how many are to be deleted.
     """
 
-    events: sa.ColumnElement[bool]
+    events: sa.ColumnElement[bool] | None
     beyond: int
 
 
@@ -167,7 +200,7 @@ def _greedy_owner(connection: sa.Connection) -> _Surplus | None:
     if found is None:
         return None
     theirs = sa.select(owners.c.name).where(owners.c.owner == found[0])
-    return _Surplus(events.job.in_(theirs), int(found[1]) - EVENTS_OF_OWNER_MAX)
+    return _Surplus(events.job.in_(theirs), int(found[1]) - int(EVENTS_OF_OWNER_MAX * KEPT_PART))
 
 
 def _greedy_node(connection: sa.Connection) -> _Surplus | None:
@@ -185,7 +218,7 @@ def _greedy_node(connection: sa.Connection) -> _Surplus | None:
     if found is None:
         return None
     its = sa.and_(events.node == found[0], on_a_node)
-    return _Surplus(its, int(found[1]) - EVENTS_OF_NODE_MAX)
+    return _Surplus(its, int(found[1]) - int(EVENTS_OF_NODE_MAX * KEPT_PART))
 
 
 def _prune_journal(connection: sa.Connection, before: float, bytes_max: int) -> int:

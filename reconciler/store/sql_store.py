@@ -82,6 +82,7 @@ class Store:
         self._engine = engine
         self._lock: lock.LeaderLock | None = None
         self._writer = store_writer.StoreWriter()
+        self._event_shares = retention.EventShares()
         self._led_since = 0.0
         self._cycle = 0
         self._last_event = 0
@@ -295,6 +296,7 @@ class Store:
         with self._write(epoch, self._cycle, now) as connection:
             return retention.prune(
                 connection,
+                self._event_shares,
                 events_before=events_before,
                 journal_before=journal_before,
                 history_before=history_before,
