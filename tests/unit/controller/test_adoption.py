@@ -11,7 +11,7 @@ from reconciler.core import observed_state
 from reconciler.model import desired
 from reconciler.model.protocol import loop_messages
 from reconciler.model.state import adoption_state, records
-from reconciler.model.state.states import ELEMENT_CODE, JobState, NodeState
+from reconciler.model.state.states import ELEMENT_CODE, AttemptState, JobState, NodeState
 from tests.simulation.test_invariants import attempt
 from tests.unit.core.world import World, job
 
@@ -104,6 +104,20 @@ def test_a_job_of_which_a_node_reports_tasks_without_a_proof_waits() -> None:
     )
     bed.adopting.look(bed.wanted, NOW + 2)
     assert bed.withheld() == {"gang"}
+
+
+def test_a_task_that_has_ended_where_it_was_heard_is_not_waited_for() -> None:
+    spec = job("gang", count=2, lease_s=60)
+    bed = Adopting(spec)
+    bed.adopting.in_force(bed.wanted)
+    bed.hear("n0", "n1")
+    bed.runs(spec, 0, "n0")
+    bed.runs(spec, 1, "n1", state=AttemptState.UNKNOWN)
+    bed.adopting.look(bed.wanted, NOW + 2)
+    assert bed.withheld() == {"gang"}
+    bed.runs(spec, 1, "n1", state=AttemptState.ENDED)
+    bed.adopting.look(bed.wanted, NOW + 3)
+    assert (bed.withheld(), bed.adopting.pending) == (set(), False)
 
 
 @pytest.mark.parametrize(("known", "pending"), [(False, True), (True, True), (True, False)])

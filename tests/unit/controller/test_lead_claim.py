@@ -48,6 +48,16 @@ def test_another_leader_blocks_for_one_lease(
     assert bool(verdict.blocked) is blocks
 
 
+@pytest.mark.parametrize(("cycle", "is_past"), [(4, False), (5, False), (6, True)])
+def test_a_store_with_fewer_cycles_than_git_knows_is_from_the_past(
+    cycle: int, *, is_past: bool
+) -> None:
+    record = lead_records.LeadRecord("ours", 1, cycle, "there", "", "", NOW - 10, NOW + 290)
+    verdict = lead_claim.judge(record, OURS, NOW)
+    told = "the store ends with cycle 5, and git knows 6" if is_past else ""
+    assert (verdict.past, verdict.blocked) == (told, "")
+
+
 class Bed:
     """A repository, and controllers of one state folder after each other."""
 
@@ -324,6 +334,20 @@ def test_who_waited_leads_above_the_last_epoch_of_the_other_and_only_with_the_re
     assert record.epoch == 31
 
 
+def test_an_old_copy_of_the_store_that_led_takes_another_identity(bed: Bed) -> None:
+    """Two stores of one identity would be taken for one: that which led may still be alive."""
+    bed.push_foreign(store="ours", cycle=6)
+    bed.start()
+    (verdict,) = bed.verdicts[-1:]
+    assert verdict.past == "the store ends with cycle 5, and git knows 6"
+    assert verdict.store not in {"", "ours"}
+    assert verdict.above == 9
+    assert bed.is_blocked()
+    bed.keep(lead_claim.LEASE_S)
+    assert not bed.is_blocked()
+    assert bed.leader() == bed.verdicts[-1].store == verdict.store
+
+
 def test_of_two_that_wait_for_the_same_end_one_leads(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,5 +363,5 @@ def test_of_two_that_wait_for_the_same_end_one_leads(
 
     monkeypatch.setattr(lead_records, "write", late)
     bed.keep(lead_claim.LEASE_S)
-    assert bed.is_blocked()
+    assert all(one.blocked for one in bed.verdicts[1:]), "nothing is led before the record is written"
     assert bed.leader() == "a third"

@@ -116,6 +116,25 @@ def test_nothing_follows_from_any_report_without_a_proof(seed: int) -> None:
     assert [bed.unproven(node) for node in ("n0", "n1", "n2")] == [[], [], []]
 
 
+def test_what_was_assigned_before_and_its_node_does_not_have_has_ended() -> None:
+    """To the store it is new, and may be on its way: its node has had it, and has it no more."""
+    bed = Recovering()
+    bed.recovery = None
+    for node in ("n0", "n1", "n2"):
+        bed.tell(node)
+    bed.world.commit(job("a"))
+    bed.cycle()
+    ((attempt, node),) = bed.on("a").items()
+    bed.tell(node)
+    assert bed.on("a") == {attempt: node}, "it may be on its way"
+    bed.world.now += 1
+    bed.world.memory.leader_since = bed.world.now
+    bed.recovery = desired.Recovery(frozenset({"a"}))
+    result = bed.tell(node)
+    assert bed.on("a") == {}
+    assert any(f"{node} no longer has it" in one.message for one in result.events)
+
+
 @pytest.mark.parametrize(("told", "state"), [(runs, "Running"), (ended, "Succeeded")])
 def test_what_a_node_proves_is_taken_over_at_once(told: object, state: str) -> None:
     bed = Recovering("a", "b")
