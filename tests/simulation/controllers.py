@@ -9,7 +9,6 @@ import msgspec
 from reconciler.changes import lead_records
 from reconciler.controller import adoption, lead_claim
 from reconciler.controller.host import kept_lease
-from reconciler.desired.git import git_commands
 from reconciler.engines import assignment_proofs
 from reconciler.model import desired
 from reconciler.model.protocol import loop_messages
@@ -76,14 +75,6 @@ class Git:
     def added_since(self, revision: str, head: str) -> frozenset[str]:
         """Return no files: what is new is shown, and nothing follows from it."""
         return frozenset()
-
-
-class UnreachableGit(Git):
-    """A repository that can't be read."""
-
-    def read(self) -> tuple[lead_records.LeadRecord | None, str]:
-        """Fail."""
-        raise git_commands.GitError("it can't be reached")
 
 
 class Controller:
