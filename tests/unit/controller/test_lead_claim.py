@@ -363,5 +363,7 @@ def test_of_two_that_wait_for_the_same_end_one_leads(
 
     monkeypatch.setattr(lead_records, "write", late)
     bed.keep(lead_claim.LEASE_S)
-    assert all(one.blocked for one in bed.verdicts[1:]), "nothing is led before the record is written"
+    assert all(one.blocked for one in bed.verdicts[1:]), (
+        "nothing is led before the record is written"
+    )
     assert bed.leader() == "a third"
