@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from reconciler.desired.git import git_commands
+from reconciler.model.values import text_lines
 
 #: The most characters of a remote's words that are told.
 _WORDS_CHARACTERS_MAX = 800
@@ -48,7 +49,7 @@ def push(folder: Path, remote: str, commit: str, reference: str) -> str:
 
 def _words(said: str) -> str:
     """Return why a remote refuses a push, without what git says about itself."""
-    lines = said.splitlines()
+    lines = text_lines.split_lines(said)
     why = " ".join(one.partition(_REFUSED)[2].strip() for one in lines if _REFUSED in one)
     told = "\n".join(
         one.removeprefix("remote:").strip() for one in lines if one.startswith("remote:")
