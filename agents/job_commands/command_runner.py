@@ -29,7 +29,8 @@ class CommandEnd(NamedTuple):
 class CommandRunner:
     """Runs the commands of one node. Any thread may use it.
 
-    If not even SIGKILL ends a command, it does not run again until its process has gone.
+    If not even SIGKILL ends a command, it does not run again until its process has gone; one of the
+    user, not again for that user.
     """
 
     def __init__(
@@ -54,7 +55,8 @@ class CommandRunner:
             moment: ``beforeJob`` or ``afterJob``; the command gets it as ``MUSTER_MOMENT``.
             on_start: called with its pid.
         """
-        stuck = self._stuck.pids(command.name)
+        key = command.name if command.is_check else (command.name, task.user.uid)
+        stuck = self._stuck.pids(key)
         if stuck:
             return CommandEnd(f"process {stuck[0]} of an earlier run can't be killed")
         try:
@@ -75,7 +77,7 @@ class CommandRunner:
             return CommandEnd(f"it can't be run: {problem.strerror or problem}")
         except secret_store.SecretUnavailableError as problem:
             return CommandEnd(str(problem))
-        self._stuck.note(command.name, result)
+        self._stuck.note(key, result)
         if result.end is child_process.ChildEnd.UNWANTED:
             return CommandEnd("it was stopped", is_dropped=True)
         return CommandEnd(_problem(command, result))

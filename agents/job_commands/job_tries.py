@@ -3,7 +3,8 @@
 Starts and ends of attempts come in under the agent's lock. The first task of a job that starts here
 waits with all others until the commands before it have ended. The end of the last one is held back
 until those after it have, and so is the success of an earlier one: what an attempt holds is free
-when its end is reported. Commands run in threads; what they find is also a check of the node.
+when its end is reported. Commands run in threads; what those of the agent find is also a check of
+the node.
 """
 
 import contextlib
@@ -31,10 +32,15 @@ LOOK_S = 1.0
 PROBLEM_CHARACTERS_MAX = 1000
 BEFORE, AFTER = "beforeJob", "afterJob"
 
-#: Called under the agent's lock with the reason that a task may not start, or an empty text.
-Decided = Callable[[str], object]
+#: Called under the agent's lock with the reason that a task may not start, or an empty text. The
+#: reason is a :class:`JobFaultError` if the job itself is to blame.
+Decided = Callable[[str | Exception], object]
 #: Called from another thread with the report of an end that was held back.
 Told = Callable[[AttemptReport], object]
+
+
+class JobFaultError(Exception):
+    """A failure before a job that is the job's, because it can be caused by what its user chose."""
 
 
 class NodeFacts(NamedTuple):
@@ -43,7 +49,7 @@ class NodeFacts(NamedTuple):
     Attributes:
         tasks_of: returns what is assigned here of the job of an attempt.
         may_be_here: returns False for an attempt that has ended, or never will start here.
-        found: reports the result of a command as that of a check of the node.
+        found: reports the result of a command of the agent as that of a check of the node.
         is_leaving: returns True if the agent ends; the next one goes on.
     """
 
@@ -294,7 +300,7 @@ class JobTries:
 
     def _before(self, job_try: _JobTry) -> None:
         """Run the commands before a job, until one fails, and decide of the tasks that wait."""
-        said = ""
+        said: str | Exception = ""
         is_dropped = False
         for command in job_try.note.before:
             end = self._run(job_try, command, BEFORE, lambda: self._is_awaited(job_try))
@@ -303,6 +309,8 @@ class JobTries:
                 break
             if end.problem:
                 said = f"{BEFORE} command {command.name} failed here: {end.problem}"
+                if not command.is_check:
+                    said = JobFaultError(said)
                 break
         with self._lock:
             if is_dropped and self._facts.is_leaving():
@@ -350,7 +358,11 @@ class JobTries:
     def _run(
         self, job_try: _JobTry, command: JobCommand, moment: str, is_wanted: Callable[[], bool]
     ) -> command_runner.CommandEnd:
-        """Run one command, and report what it has found. An internal error is a failure."""
+        """Run one command, and report what it has found. An internal error is a failure.
+
+        What a command of the user finds says nothing of the node: its environment, its files and
+        its limits are the user's to choose.
+        """
 
         def started(pid: int) -> None:
             with self._lock:
@@ -365,7 +377,7 @@ class JobTries:
             end = command_runner.CommandEnd(f"internal error of the agent: {failure!r}")
         with self._lock:
             self._set(job_try, process=(0, 0))
-        if not end.is_dropped:
+        if command.is_check and not end.is_dropped:
             result = CheckResult(command.name)
             if end.problem:
                 result = CheckResult(command.name, "failed", end.problem)

@@ -240,12 +240,15 @@ class Launcher:
         if tries is not None and tries.are_any(assignment.attempt):
             tasks = tries.tasks_of(assignment.attempt)
             task = start_commands.commands_task(assignment, template, self.node, resources, tasks)
-            yield Wait(
-                lambda resume: tries.enter(task, resume),
-                "stopped while commands before its job ran",
-                reason=EndReason.CHECK_FAILED,
-                cancel=tries.give_up,
-            )
+            try:
+                yield Wait(
+                    lambda resume: tries.enter(task, resume),
+                    "stopped while commands before its job ran",
+                    reason=EndReason.CHECK_FAILED,
+                    cancel=tries.give_up,
+                )
+            except job_tries.JobFaultError as problem:
+                raise UnstartableError(str(problem)) from None
 
     def _find_user(
         self, assignment: Assignment, template: TaskTemplate

@@ -209,7 +209,7 @@ def _are_braked(pool: desired.Pool, checks: Collection[str]) -> bool:
     """
     if pool.checks is not None:
         return bool(checks)
-    return bool(checks) and pool.job_commands.names.issuperset(checks)
+    return bool(checks) and pool.job_commands.checks.keys() >= set(checks)
 
 
 def _failing(node: records.NodeRecord, pool: desired.Pool) -> list[str]:

@@ -149,7 +149,7 @@ def _health(spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) -> dict[st
             )
         return {}
     names = [one.name for one in health.commands]
-    runs = {one.name for one in (*spec.before_job, *spec.after_job)}
+    runs = {one.name for one in (*spec.before_job, *spec.after_job) if one.run_as == "agent"}
     for index, one in enumerate(health.commands):
         if one.name in health_checks.BUILT_IN or names.index(one.name) != index:
             message = "another check has this name: choose another one"

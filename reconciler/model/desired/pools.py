@@ -199,7 +199,7 @@ class Pool(msgspec.Struct, frozen=True):
 
     @property
     def job_commands(self) -> JobCommands:
-        """The commands around each job on its nodes; each is a check of its name."""
+        """The commands around each job on its nodes; those of the agent are checks, too."""
         return JobCommands(self.before_job, self.after_job)
 
     def counted(self, results: tuple[CheckResult, ...]) -> tuple[CheckResult, ...]:
@@ -209,7 +209,7 @@ class Pool(msgspec.Struct, frozen=True):
         """
         if self.checks is not None:
             return results
-        names = self.job_commands.names
+        names = self.job_commands.checks
         return tuple(one for one in results if one.name in DISK_CHECKS or one.name in names)
 
     def promised(self) -> Resources:

@@ -10,12 +10,13 @@ Argument = Annotated[str, msgspec.Meta(max_length=4096)]
 
 
 class JobCommandSpec(DocumentPart, frozen=True):
-    """A command before or after a job: status 0 is success, anything else is a failed check."""
+    """A command before or after a job: status 0 is success, anything else is a failure."""
 
     name: Annotated[
         Name,
         doc(
-            "Name of the command, and of the node's check that fails with it.",
+            "Name of the command and, unless it runs as the user, of the node's check that fails"
+            " with it.",
             example="scrub-gpus",
         ),
     ]

@@ -104,6 +104,20 @@ def test_a_failed_command_before_a_job_is_the_nodes_fault(agent: Node, site: Sit
     site.controller.wait(lambda: site.failing() == {}, "a node that is well")
 
 
+def test_a_failed_command_of_the_user_is_the_jobs_fault(agent: Node, site: Site) -> None:
+    script = site.folder / "warm"
+    script.write_text("#!/bin/bash\ntrue\n")
+    evil = site.folder / "evil"
+    evil.write_text("exit 1\n")
+    warm = JobCommand("warm", ("/bin/bash", str(script)), run_as="user")
+    site.around([warm], [site.command("c")])
+    site.task(environment={"BASH_ENV": str(evil)})
+    report = site.controller.ended(FIRST)
+    assert (report.end_reason, report.started_at) == (EndReason.START_FAILED, None)
+    assert report.message == "beforeJob command warm failed here: status 1"
+    assert site.failing() == {}
+
+
 def test_a_failed_command_after_a_job_leaves_its_result(agent: Node, site: Site) -> None:
     site.around([], [site.command("c", "echo dirty >&2; exit 1"), site.command("d")])
     site.task(script="exit 7")

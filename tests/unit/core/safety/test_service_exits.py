@@ -468,6 +468,8 @@ def test_exactly_those_nodes_leave_that_the_next_cycle_takes_out(
 
 
 SCRUB = job_commands.JobCommand("scrub", ("/opt/scrub",))
+#: What fails of it is its job's fault.
+AS_USER = msgspec.structs.replace(SCRUB, run_as="user")
 
 
 @pytest.mark.parametrize(
@@ -478,7 +480,9 @@ SCRUB = job_commands.JobCommand("scrub", ("/opt/scrub",))
         ((SCRUB,), (), ()),
         ((SCRUB,), (msgspec.structs.replace(SCRUB, timeout_s=90.0),), ()),
         ((SCRUB,), (msgspec.structs.replace(SCRUB, timeout_s=1.0),), ("scrub",)),
-        ((SCRUB,), (msgspec.structs.replace(SCRUB, run_as="user"),), ("scrub",)),
+        ((SCRUB,), (AS_USER,), ()),
+        ((), (AS_USER,), ()),
+        ((AS_USER,), (SCRUB,), ("scrub",)),
         ((SCRUB,), (msgspec.structs.replace(SCRUB, command=("/opt/s",)),), ("scrub",)),
     ],
 )

@@ -74,3 +74,6 @@ def test_a_remedy_may_name_a_command() -> None:
     assert made is not None
     assert faults == []
     assert built(health={"remedies": [remedy]})[1][0][0] == "remedy-of-no-check"
+    of_the_user = {**GOOD, "runAs": "user"}  # whose failure says nothing of the node
+    _, faults = built(afterJob=[of_the_user], health={"remedies": [remedy]})
+    assert faults[0][0] == "remedy-of-no-check"
