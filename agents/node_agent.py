@@ -223,8 +223,9 @@ class Agent:
             stops_within=self.leaving.wait,
         )
         self.remediation = remediation.RemediationQueue(
-            self.root, self.boot_id, actions, self.changed.set, repaired=self.monitor.repaired
-        )
+            self.root, self.boot_id, actions, self.changed.set,
+            repaired=lambda cause: self._job_parts.repaired(cause),  # noqa: PLW0108 - built later
+        )  # fmt: skip
         if self.remediation.reports():
             self.state.remedies = None
         self._trash = trash.of_node(self.root, self._delete_due.set, self.monitor.kept)

@@ -170,7 +170,8 @@ class AgentState:
         self.checks: health_checks.CheckPlan | None = None
         self.volumes: tuple[storage.WantedVolume, ...] = ()
         self.mig: desired.MigPlan | None = None
-        self.job_commands = job_commands.JobCommands()
+        #: None until a set of assignments has told them.
+        self.job_commands: job_commands.JobCommands | None = None
         #: The node's pool, once a set of assignments has named it.
         self.pool = ""
         #: The remediations that were last passed on; None until an earlier agent's are settled.
@@ -475,5 +476,5 @@ def _follow(node: AgentState, news: AssignmentSet) -> list[Step]:
         steps.append(SetMigPlan(node.mig))
     if news.job_commands != node.job_commands:
         node.job_commands = news.job_commands
-        steps.append(SetJobCommands(node.job_commands))
+        steps.append(SetJobCommands(news.job_commands))
     return steps

@@ -49,12 +49,25 @@ class CommandRunner:
         is_wanted: Callable[[], bool],
         on_start: Callable[[int], None],
     ) -> CommandEnd:
-        """Run a command to its end.
+        """Run a command to its end. An internal error is a failure.
 
         Args:
             moment: ``beforeJob`` or ``afterJob``; the command gets it as ``MUSTER_MOMENT``.
             on_start: called with its pid.
         """
+        try:
+            return self._run(command, task, moment, is_wanted, on_start)
+        except Exception as failure:  # whatever it is, somebody waits for the end
+            return CommandEnd(f"internal error of the agent: {failure!r}")
+
+    def _run(
+        self,
+        command: JobCommand,
+        task: JobTask,
+        moment: str,
+        is_wanted: Callable[[], bool],
+        on_start: Callable[[int], None],
+    ) -> CommandEnd:
         key = command.name if command.is_check else (command.name, task.user.uid)
         stuck = self._stuck.pids(key)
         if stuck:

@@ -4,20 +4,18 @@ Starts and ends of attempts come in under the agent's lock. The first task of a 
 waits with all others until the commands before it have ended. The end of the last one is held back
 until those after it have, and so is the success of an earlier one: what an attempt holds is free
 when its end is reported. Commands run in threads; what those of the agent find is also a check of
-the node.
+the node, and keeps GPUs back on which they have failed.
 """
 
-import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
-from agents.host import disk_space
-from agents.job_commands import command_runner, try_notes
+from agents.job_commands import command_runner, failed_runs, try_notes
+from agents.job_commands.failed_runs import AFTER, BEFORE
 from agents.job_commands.job_task import JobTask
+from agents.job_commands.job_try import Decided, JobTry, Told, not_yet, with_problem
 from agents.job_commands.try_notes import Phase, TryNote
 from reconciler.model.observed.health_checks import CheckResult
 from reconciler.model.observed.job_commands import JobCommand, JobCommands
@@ -30,13 +28,6 @@ from reconciler.model.state.states import AttemptState, EndReason
 LOOK_S = 1.0
 #: The most characters about failed commands that an attempt's message gets.
 PROBLEM_CHARACTERS_MAX = 1000
-BEFORE, AFTER = "beforeJob", "afterJob"
-
-#: Called under the agent's lock with the reason that a task may not start, or an empty text. The
-#: reason is a :class:`JobFaultError` if the job itself is to blame.
-Decided = Callable[[str | Exception], object]
-#: Called from another thread with the report of an end that was held back.
-Told = Callable[[AttemptReport], object]
 
 
 class JobFaultError(Exception):
@@ -49,7 +40,7 @@ class NodeFacts(NamedTuple):
     Attributes:
         tasks_of: returns what is assigned here of the job of an attempt.
         may_be_here: returns False for an attempt that has ended, or never will start here.
-        found: reports the result of a command of the agent as that of a check of the node.
+        found: reports what a command of the agent has found as the result of a check of the node.
         is_leaving: returns True if the agent ends; the next one goes on.
     """
 
@@ -57,34 +48,6 @@ class NodeFacts(NamedTuple):
     may_be_here: Callable[[str], bool]
     found: Callable[[CheckResult], object]
     is_leaving: Callable[[], bool]
-
-
-class _JobTry:
-    """The tasks of one try of a job on this node."""
-
-    def __init__(self, note: TryNote) -> None:
-        self.note = note
-        self.waiting: dict[str, Decided] = {}
-        self.ended: set[str] = set()
-        self.held: dict[str, tuple[AttemptReport, Told]] = {}
-        #: Tasks that came while the commands after the job ran.
-        self.again: dict[str, tuple[JobTask, Decided]] = {}
-        self.is_busy = False
-        self.running = ""
-
-    def given_up(self) -> tuple[int, ...]:
-        """Return devices of tasks that have ended, and that the commands after the job are for."""
-        note = self.note
-        if not note.after or note.phase is Phase.DONE:
-            return ()
-        over = note.phase is Phase.AFTER
-        gone = self.ended if over or not note.task.elastic else ()
-        return tuple(
-            device
-            for name, devices in note.members.items()
-            if over or name in gone
-            for device in devices
-        )
 
 
 class _Late(NamedTuple):
@@ -116,32 +79,42 @@ class JobTries:
         self._commands = JobCommands()
         self._late: dict[str, _Late] = {}
         self._work = threading.Event()
-        self._tries = {note.key: _JobTry(note) for note in self._notes.load()}
+        self._tries = {note.key: JobTry(note, self._notes) for note in self._notes.load()}
+        hooks = failed_runs.RunHooks(facts.found, self._is_done, facts.is_leaving, self._work.set)
+        self._failed = failed_runs.FailedRuns(root, runner, hooks, lock)
 
     def follow(self, commands: JobCommands) -> None:
-        """Run these commands around jobs that come from now on.
-
-        What a command has found is forgotten if it is changed or removed.
-        """
+        """Run these commands around jobs that come from now on."""
         with self._lock:
-            kept = {*commands.before, *commands.after}
-            gone = [c for c in (*self._commands.before, *self._commands.after) if c not in kept]
             self._commands = commands
-        for one in gone:
-            self._facts.found(CheckResult(one.name))
+            self._failed.follow(commands)
+            self._work.set()
+
+    def repaired(self, cause: str) -> None:
+        """Forget what the command has found that a remediation was for; jobs try it again."""
+        with self._lock:
+            self._failed.forget(cause.rpartition("/")[2])
+            self._work.set()
+
+    def _is_done(self, key: str) -> bool:
+        """Return True if no command is left to run around the job of a try."""
+        job_try = self._tries.get(key)
+        return job_try is None or job_try.is_done
 
     # Starts ----------------------------------------------------------------------------------
 
     def await_devices(self, attempt: str, devices: tuple[int, ...], decided: Decided) -> bool:
         """Return True if a task must wait, because commands after another job use its devices.
 
-        ``decided`` is then called with an empty text once they are free.
+        So it must if one has failed on them: that one runs again. ``decided`` is called with an
+        empty text once they are free, or with the reason that they will not be.
         """
         with self._lock:
             self._look()
-            if not self._blocker(attempt, devices):
+            if not self._failed.run_again(devices) and not self._blocker(attempt, devices):
                 return False
             self._late[attempt] = _Late(devices, decided)
+            self._work.set()
             return True
 
     def are_any(self, attempt: str) -> bool:
@@ -166,24 +139,17 @@ class JobTries:
             if job_try is not None and job_try.note.phase is Phase.AFTER:
                 job_try.again[task.attempt] = task, decided
                 return True
-            if job_try is None or job_try.note.phase is Phase.DONE:
+            if job_try is None or job_try.is_done:
                 if not (self._commands.before or self._commands.after):
                     return False
                 note = TryNote(key, task, {}, self._commands.before, self._commands.after)
-                job_try = _JobTry(note)
-            members = job_try.note.members | {task.attempt: task.devices}
-            note = msgspec.structs.replace(job_try.note, members=members)
-            try:
-                self._notes.save(note)
-            except OSError as problem:
-                raise disk_space.FullDiskError(f"commands around the job: {problem}") from None
-            job_try.note = note
-            job_try.ended.discard(task.attempt)
+                job_try = JobTry(note, self._notes)
+            job_try.add(task)
             self._tries[key] = job_try
-            if note.phase is not Phase.BEFORE:
+            if job_try.note.phase is not Phase.BEFORE:
                 return False
-            if not note.before:
-                self._set(job_try, phase=Phase.RUNNING)
+            if not job_try.note.before:
+                job_try.change(phase=Phase.RUNNING)
                 return False
             job_try.waiting[task.attempt] = decided
             if not job_try.is_busy:
@@ -204,7 +170,7 @@ class JobTries:
         """Return notes of tasks that wait, by attempt."""
         with self._lock:
             notes = {
-                attempt: f"commands after {self._blocker(attempt, late.devices)} run on its GPUs"
+                attempt: f"commands {self._blocker(attempt, late.devices)} run on its GPUs"
                 for attempt, late in self._late.items()
             }
             for job_try in self._tries.values():
@@ -214,15 +180,15 @@ class JobTries:
         return notes
 
     def _blocker(self, attempt: str, devices: Collection[int]) -> str:
-        """Return the job whose devices are not free yet for a task; empty if there is none."""
+        """Return around which job commands use devices of a task; empty if none do."""
         own = try_key_of(attempt)
         for key, job_try in self._tries.items():
             is_over = job_try.note.phase is Phase.AFTER
             if (key == own and is_over) or (
                 key != own and not set(job_try.given_up()).isdisjoint(devices)
             ):
-                return f"job {job_try.note.task.job}"
-        return ""
+                return f"after job {job_try.note.task.job}"
+        return "that have failed" if self._failed.is_open(devices) else ""
 
     # Ends ------------------------------------------------------------------------------------
 
@@ -241,9 +207,9 @@ class JobTries:
         if report.id not in job_try.note.members:
             return report
         job_try.ended.add(report.id)
-        if job_try.note.phase is Phase.DONE:
-            return _with_problem(report, job_try.note.problem)
-        is_last = self._is_over(job_try)
+        if job_try.is_done:
+            return with_problem(report, job_try.note.problem)
+        is_last = job_try.is_over(self._facts.may_be_here)
         well = report.end_reason is EndReason.EXITED and report.exit_code == 0
         if not job_try.note.after or not (is_last or (well and not job_try.note.task.elastic)):
             self._work.set()
@@ -254,13 +220,13 @@ class JobTries:
             if not job_try.is_busy:
                 self._leave(job_try)
             said = f"running {AFTER} commands"
-        return msgspec.structs.replace(
-            report, state=AttemptState.STOPPING, ended_at=None, exit_code=None, signal=None,
-            end_reason=None, message=said,
-        )  # fmt: skip
+        return not_yet(report, said)
 
     def turn(self, wait_s: float = LOOK_S) -> None:
-        """Look which jobs have left, and which devices are free. A thread calls it all the time."""
+        """Look which jobs have left, which devices are free, and what is to run again.
+
+        A thread calls it all the time.
+        """
         self._work.wait(wait_s)
         self._work.clear()
         with self._lock:
@@ -268,9 +234,9 @@ class JobTries:
 
     def _look(self) -> None:
         for key, job_try in list(self._tries.items()):
-            if job_try.is_busy or not self._is_over(job_try):
+            if job_try.is_busy or not job_try.is_over(self._facts.may_be_here):
                 continue
-            if job_try.note.phase is not Phase.DONE:
+            if not job_try.is_done:
                 self._leave(job_try)
             elif not any(map(self._facts.may_be_here, job_try.note.members)):
                 del self._tries[key]
@@ -278,27 +244,21 @@ class JobTries:
         for attempt, late in list(self._late.items()):
             if not self._blocker(attempt, late.devices):
                 del self._late[attempt]
-                late.decided("")
+                late.decided(self._failed.problem(late.devices))
+        self._failed.turn()
 
-    def _is_over(self, job_try: _JobTry) -> bool:
-        """Return True if no task of a try is here any more."""
-        return job_try.note.phase is Phase.AFTER or all(
-            name in job_try.ended or not self._facts.may_be_here(name)
-            for name in job_try.note.members
-        )
-
-    def _leave(self, job_try: _JobTry) -> None:
+    def _leave(self, job_try: JobTry) -> None:
         """Begin the commands after a job."""
-        self._set(job_try, phase=Phase.AFTER)
+        job_try.change(phase=Phase.AFTER)
         self._begin(job_try, self._after)
 
     # Commands --------------------------------------------------------------------------------
 
-    def _begin(self, job_try: _JobTry, work: Callable[[_JobTry], None]) -> None:
+    def _begin(self, job_try: JobTry, work: Callable[[JobTry], None]) -> None:
         job_try.is_busy = True
         threading.Thread(target=work, args=(job_try,), daemon=True).start()
 
-    def _before(self, job_try: _JobTry) -> None:
+    def _before(self, job_try: JobTry) -> None:
         """Run the commands before a job, until one fails, and decide of the tasks that wait."""
         said: str | Exception = ""
         is_dropped = False
@@ -323,12 +283,12 @@ class JobTries:
                 return
             waiting, job_try.waiting = job_try.waiting, {}
             if waiting and not said:
-                self._set(job_try, phase=Phase.RUNNING)
+                job_try.change(phase=Phase.RUNNING)
             for decided in waiting.values():
                 decided(said)
             self._work.set()
 
-    def _after(self, job_try: _JobTry) -> None:
+    def _after(self, job_try: JobTry) -> None:
         """Run the commands after a job, all of them, and report the ends that were held back."""
         for command in job_try.note.after[job_try.note.after_ended :]:
             end = self._run(job_try, command, AFTER, lambda: not self._facts.is_leaving())
@@ -340,25 +300,26 @@ class JobTries:
                 said = f"{said}; {more}" if said else more
             with self._lock:
                 ended = job_try.note.after_ended + 1
-                self._set(job_try, after_ended=ended, problem=said[:PROBLEM_CHARACTERS_MAX])
+                job_try.change(after_ended=ended, problem=said[:PROBLEM_CHARACTERS_MAX])
         with self._lock:
             job_try.is_busy = False
-            self._set(job_try, phase=Phase.DONE)
+            job_try.change(phase=Phase.DONE)
             held, job_try.held = job_try.held, {}
             for report, told in held.values():
-                told(_with_problem(report, job_try.note.problem))
+                told(with_problem(report, job_try.note.problem))
             for task, decided in job_try.again.values():
-                if not self.enter(task, decided):
-                    decided("")
+                problem = self._failed.problem(task.devices)
+                if problem or not self.enter(task, decided):
+                    decided(problem)
             self._work.set()
 
-    def _is_awaited(self, job_try: _JobTry) -> bool:
+    def _is_awaited(self, job_try: JobTry) -> bool:
         return bool(job_try.waiting) and not self._facts.is_leaving()
 
     def _run(
-        self, job_try: _JobTry, command: JobCommand, moment: str, is_wanted: Callable[[], bool]
+        self, job_try: JobTry, command: JobCommand, moment: str, is_wanted: Callable[[], bool]
     ) -> command_runner.CommandEnd:
-        """Run one command, and report what it has found. An internal error is a failure.
+        """Run one command, and note what it has found.
 
         What a command of the user finds says nothing of the node: its environment, its files and
         its limits are the user's to choose.
@@ -366,34 +327,13 @@ class JobTries:
 
         def started(pid: int) -> None:
             with self._lock:
-                self._set(job_try, process=(pid, try_notes.start_time_of(pid)))
+                job_try.change(process=(pid, try_notes.start_time_of(pid)))
 
         job_try.running = command.name
-        try:
-            end = self._runner.run(
-                command, job_try.note.task, moment, is_wanted=is_wanted, on_start=started
-            )
-        except Exception as failure:  # whatever it is, somebody waits for the end
-            end = command_runner.CommandEnd(f"internal error of the agent: {failure!r}")
+        task = job_try.note.task
+        end = self._runner.run(command, task, moment, is_wanted=is_wanted, on_start=started)
         with self._lock:
-            self._set(job_try, process=(0, 0))
-        if command.is_check and not end.is_dropped:
-            result = CheckResult(command.name)
-            if end.problem:
-                result = CheckResult(command.name, "failed", end.problem)
-            self._facts.found(result)
+            job_try.change(process=(0, 0))
+            if command.is_check and not end.is_dropped:
+                self._failed.note(command, moment, task, job_try.devices(), end.problem)
         return end
-
-    def _set(self, job_try: _JobTry, **changes: object) -> None:
-        """Change a note. If it can't be written, a crash may repeat a command."""
-        job_try.note = msgspec.structs.replace(job_try.note, **changes)
-        with contextlib.suppress(OSError):
-            self._notes.save(job_try.note)
-
-
-def _with_problem(report: AttemptReport, problem: str) -> AttemptReport:
-    """Return an end with why a command after the job has failed; the result stands."""
-    if not problem:
-        return report
-    message = f"{report.message}; {problem}" if report.message else problem
-    return msgspec.structs.replace(report, message=message)

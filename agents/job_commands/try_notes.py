@@ -72,7 +72,7 @@ class NoteFolder:
                 with contextlib.suppress(OSError):
                     path.unlink()  # of a crash while it was written
                 continue
-            _end(note.process)
+            end(note.process)
             found.append(msgspec.structs.replace(note, process=(0, 0)))
         return found
 
@@ -104,7 +104,7 @@ def start_time_of(pid: int) -> int:
     return facts[2] if facts is not None else 0
 
 
-def _end(process: tuple[int, int]) -> None:
+def end(process: tuple[int, int]) -> None:
     """Kill the group of a command, unless its number has become another process's."""
     pid, started = process
     if pid > 1 and started and start_time_of(pid) == started:

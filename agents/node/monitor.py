@@ -235,19 +235,13 @@ class NodeMonitor:
         return found
 
     def note_command(self, result: CheckResult) -> None:
-        """Report the result of a command around a job as a check, until it has another one."""
+        """Report what a command around jobs has found as a check, until it has found otherwise."""
         with self._lock:
             self._job_commands.pop(result.name, None)
             if result.verdict != "healthy":
                 self._job_commands[result.name] = result
             merged = checks.merged(self.inventory.checks, (result,))
             self.take_over(msgspec.structs.replace(self.inventory, checks=merged))
-
-    def repaired(self, cause: str) -> None:
-        """Forget what the command has found that a remediation was for; jobs try it again."""
-        name = cause.rpartition("/")[2]
-        if name in self._job_commands:
-            self.note_command(CheckResult(name))
 
     def _readings(self) -> checks.Readings:
         """Return values for the checks that are already known. Called under the lock."""

@@ -226,6 +226,7 @@ class Launcher:
             yield Wait(
                 lambda resume: tries.await_devices(attempt, assignment.devices, resume),
                 "stopped while commands after another job ran on its GPUs",
+                reason=EndReason.CHECK_FAILED,
                 cancel=tries.give_up,
             )
 

@@ -237,6 +237,30 @@ def test_an_agent_that_died_during_a_command_after_a_job_is_followed(
     ]  # fmt: skip
 
 
+def test_a_gpu_on_which_a_command_has_failed_is_kept_back_until_it_succeeds(
+    agent: Node, site: Site
+) -> None:
+    dirty = site.folder / "dirty"
+    dirty.touch()
+    site.around([], [site.command("c", f"echo $MUSTER_JOB; ! [ -e {dirty} ]")])
+    site.task(FIRST, devices=(0,))
+    assert site.controller.ended(FIRST).message == "afterJob command c failed: status 1: job"
+    agent.kill_agent()
+    site.controller.inventory = None
+    agent.start()
+    site.controller.wait(lambda: site.controller.inventory is not None, "a report")
+    assert site.failing() == {"c": "status 1: job"}
+    refused, let_in = "other.1.bbbb.0.g.0.1", "third.1.cccc.0.g.0.1"
+    site.task(refused, devices=(0,))
+    report = site.controller.ended(refused)
+    assert (report.end_reason, report.started_at) == (EndReason.CHECK_FAILED, None)
+    assert report.message == ("afterJob command c failed here for job job on GPU 0: status 1: job")
+    dirty.unlink()
+    site.task(let_in, devices=(0,))
+    assert site.controller.ended(let_in).exit_code == 0
+    site.controller.wait(lambda: site.failing() == {}, "a node that is well")
+
+
 def test_a_job_that_ended_without_an_agent_is_cleaned_up_after_once(
     agent: Node, site: Site
 ) -> None:

@@ -20,6 +20,7 @@ from agents.state import (
     SaveEpoch,
     Start,
 )
+from reconciler.model.observed.job_commands import JobCommands
 from reconciler.model.protocol.agent_messages import (
     Assignment,
     AssignmentSet,
@@ -56,8 +57,18 @@ def node(*reports: AttemptReport) -> AgentState:
 
 
 def acts(steps: list[state.Step]) -> list[state.Step]:
-    """Steps without those that every answer brings."""
-    return [step for step in steps if not isinstance(step, RenewLeases | ReportNow)]
+    """Steps without those that every answer brings, or the first one."""
+    usual = RenewLeases | ReportNow | state.SetJobCommands
+    return [step for step in steps if not isinstance(step, usual)]
+
+
+def test_the_first_set_tells_the_commands_around_jobs_also_if_there_are_none() -> None:
+    """An earlier agent may have left failures of some that are gone."""
+    made = node()
+    told = [step for step in made.answered(answer(), 0.0) if isinstance(step, state.SetJobCommands)]
+    assert told == [state.SetJobCommands(JobCommands())]
+    again = made.answered(answer(version=9), 0.0)
+    assert not any(isinstance(step, state.SetJobCommands) for step in again)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +160,7 @@ def test_an_older_epoch_changes_nothing() -> None:
 
 def test_a_newer_epoch_is_saved_before_anything_else() -> None:
     steps = node().answered(answer(assigned(), epoch=2), 5.0)
-    assert steps == [SaveEpoch(2), RenewLeases(5.0), Start(assigned(), TEMPLATE)]
+    assert (steps[0], acts(steps)[1:]) == (SaveEpoch(2), [Start(assigned(), TEMPLATE)])
 
 
 def test_a_set_that_was_overtaken_is_not_acted_on() -> None:

@@ -104,11 +104,8 @@ class TriesBed:
 
     def decision(self, one: JobTask) -> str | Exception:
         """Wait for what is decided of a task, and return it."""
-
-        def look() -> str | Exception | None:
-            return self.decided.pop(one.attempt, None)
-
-        return self.wait(look, f"decision of {one.attempt}")
+        self.wait(lambda: one.attempt in self.decided, f"decision of {one.attempt}")
+        return self.decided.pop(one.attempt)
 
     def end_of(self, one: JobTask) -> AttemptReport:
         """Wait for the end of a task that is held back, and return it."""
