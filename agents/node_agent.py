@@ -244,7 +244,7 @@ class Agent:
         )  # fmt: skip
         facts = job_tries.NodeFacts(
             self.attempts.tasks_of, self.attempts.may_begin, self.monitor.note_command,
-            self.leaving.is_set,
+            self.leaving.is_set, self.say,
         )  # fmt: skip
         self._job_parts = self.launcher.run_around_jobs(facts, self.lock)
         # After the launcher, which needs room on the disk more than the metrics of tasks do.

@@ -8,10 +8,12 @@ the node, and keeps GPUs back on which they have failed.
 """
 
 import threading
+import traceback
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from agents.host import disk_space
 from agents.job_commands import command_runner, failed_runs, try_notes
 from agents.job_commands.failed_runs import AFTER, BEFORE
 from agents.job_commands.job_task import JobTask
@@ -42,12 +44,14 @@ class NodeFacts(NamedTuple):
         may_be_here: returns False for an attempt that has ended, or never will start here.
         found: reports what a command of the agent has found as the result of a check of the node.
         is_leaving: returns True if the agent ends; the next one goes on.
+        say: shows an internal error to the operator.
     """
 
     tasks_of: Callable[[str], list[Assignment]]
     may_be_here: Callable[[str], bool]
     found: Callable[[CheckResult], object]
     is_leaving: Callable[[], bool]
+    say: Callable[[str], object]
 
 
 class _Late(NamedTuple):
@@ -244,7 +248,7 @@ class JobTries:
         for attempt, late in list(self._late.items()):
             if not self._blocker(attempt, late.devices):
                 del self._late[attempt]
-                late.decided(self._failed.problem(late.devices))
+                self._call(late.decided, self._failed.problem(late.devices))
         self._failed.turn()
 
     def _leave(self, job_try: JobTry) -> None:
@@ -285,7 +289,7 @@ class JobTries:
             if waiting and not said:
                 job_try.change(phase=Phase.RUNNING)
             for decided in waiting.values():
-                decided(said)
+                self._call(decided, said)
             self._work.set()
 
     def _after(self, job_try: JobTry) -> None:
@@ -305,13 +309,29 @@ class JobTries:
             job_try.is_busy = False
             job_try.change(phase=Phase.DONE)
             held, job_try.held = job_try.held, {}
+            again, job_try.again = job_try.again, {}
             for report, told in held.values():
-                told(with_problem(report, job_try.note.problem))
-            for task, decided in job_try.again.values():
-                problem = self._failed.problem(task.devices)
-                if problem or not self.enter(task, decided):
-                    decided(problem)
+                self._call(told, with_problem(report, job_try.note.problem))
+            for task, decided in again.values():
+                self._call(self._enter_again, task, decided)
             self._work.set()
+
+    def _enter_again(self, task: JobTask, decided: Decided) -> None:
+        """Let a task in that came while the commands after its job ran, or decide against it."""
+        problem: str | Exception = self._failed.problem(task.devices)
+        try:
+            if not problem and self.enter(task, decided):
+                return
+        except disk_space.FullDiskError as lack:
+            problem = lack
+        decided(problem)
+
+    def _call(self, call: Callable[..., object], *args: object) -> None:
+        """Tell what was waited for; an internal error of it costs no other one."""
+        try:
+            call(*args)
+        except Exception:  # of one task; others wait for the same commands
+            self._facts.say(f"internal error after commands of a job: {traceback.format_exc()}")
 
     def _is_awaited(self, job_try: JobTry) -> bool:
         return bool(job_try.waiting) and not self._facts.is_leaving()

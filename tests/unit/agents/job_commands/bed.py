@@ -39,6 +39,11 @@ def task(job: str, *devices: int, index: int = 0, **fields: Any) -> JobTask:
     return msgspec.structs.replace(plain, **fields)
 
 
+def ended(one: JobTask) -> AttemptReport:
+    """The report of a task that has ended with status 0."""
+    return AttemptReport(one.attempt, AttemptState.ENDED, end_reason=EndReason.EXITED, exit_code=0)
+
+
 class TriesBed:
     """The commands around the jobs of one node, without an agent.
 
@@ -48,6 +53,7 @@ class TriesBed:
         decided: what was decided of tasks that waited, by attempt.
         told: ends that were held back, by attempt.
         gone: attempts that have ended.
+        said: internal errors.
     """
 
     def __init__(self, root: Path) -> None:
@@ -56,6 +62,7 @@ class TriesBed:
         self.decided: dict[str, str | Exception] = {}
         self.told: dict[str, AttemptReport] = {}
         self.gone: set[str] = set()
+        self.said: list[str] = []
         self.leaving = threading.Event()
         self.lock = threading.RLock()
         self._news = threading.Condition(self.lock)
@@ -68,6 +75,7 @@ class TriesBed:
             may_be_here=lambda attempt: attempt not in self.gone,
             found=self._found,
             is_leaving=leaving.is_set,
+            say=self.said.append,
         )
         return JobTries(self.root, CommandRunner(UserCommands(), SecretStore()), facts, self.lock)
 
@@ -91,10 +99,7 @@ class TriesBed:
 
     def end(self, one: JobTask) -> AttemptReport:
         """End a task with status 0. Return what is told of it at once."""
-        report = AttemptReport(
-            one.attempt, AttemptState.ENDED, end_reason=EndReason.EXITED, exit_code=0
-        )
-        return self.tries.hold([report], self._tell)[0]
+        return self.tries.hold([ended(one)], self._tell)[0]
 
     def run(self, one: JobTask) -> AttemptReport:
         """Run a task to its end, and the commands after its job. Return how it has ended."""

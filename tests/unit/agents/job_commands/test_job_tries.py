@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from agents.host.disk_space import FullDiskError
 from agents.job_commands.job_tries import JobFaultError
 from reconciler.model.observed.health_checks import CheckResult
 from reconciler.model.observed.job_commands import JobCommand
-from tests.unit.agents.job_commands.bed import TriesBed, command, of_user, task
+from tests.unit.agents.job_commands.bed import TriesBed, command, ended, of_user, task
 
 
 @pytest.fixture
@@ -182,3 +183,52 @@ def test_a_late_task_of_a_job_does_not_start_where_its_command_has_failed(bed: T
     assert bed.decision(late) == (
         "afterJob command scrub failed here for job adas on GPU 0: status 1"
     )
+
+
+# Tasks that wait --------------------------------------------------------------------------------
+
+
+def test_a_full_disk_decides_of_late_tasks_too(bed: TriesBed) -> None:
+    gate = bed.root / "gate"
+    bed.around((), command("scrub", f"until [ -e {gate} ]; do sleep 0.02; done"))
+    first = task("job", elastic=True)
+    late = [task("job", index=index, elastic=True) for index in (1, 2)]
+    bed.enter(first)
+    bed.end(first)
+    for one in late:
+        assert bed.enter(one)
+    notes = bed.root / "job-commands"
+    notes.rename(bed.root / "away")  # nothing can be written
+    gate.touch()
+    for one in late:
+        problem = bed.decision(one)
+        assert isinstance(problem, FullDiskError)
+        assert "commands around the job" in str(problem)
+    assert bed.end_of(first).exit_code == 0
+    assert not any(map(bed.tries.give_up, (one.attempt for one in late)))
+
+
+def test_an_internal_error_in_one_task_costs_no_other_one(bed: TriesBed) -> None:
+    def fails(_: object) -> None:
+        message = "of one task"
+        raise RuntimeError(message)
+
+    gate = bed.root / "gate"
+    wait = f"until [ -e {gate} ]; do sleep 0.02; done"
+    bed.around((command("prepare", wait),), command("scrub", wait))
+    broken, well = task("job"), task("job", index=1)
+    bed.tries.enter(broken, fails)
+    bed.enter(well)
+    gate.touch()
+    assert bed.decision(well) == ""
+    gate.unlink()
+    bed.tries.hold([ended(broken)], fails)
+    bed.end(well)
+    bed.tries.enter(task("job", index=2), fails)
+    late = task("job", index=3)
+    bed.enter(late)
+    gate.touch()
+    assert bed.end_of(well).exit_code == 0
+    assert bed.decision(late) == ""
+    assert len(bed.said) == 3  # before the job, after it, and before it again
+    assert "RuntimeError: of one task" in bed.said[0]
