@@ -9,7 +9,7 @@ All methods are called under the agent's lock.
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ class FailedRun(msgspec.Struct, frozen=True):
     """A failure of a command of the agent around a job.
 
     Attributes:
+        command: as it runs again.
         moment: ``beforeJob`` or ``afterJob``.
         task: the job's first task here, without what only commands of the user get.
         devices: numbers of all GPUs that the job had here.
@@ -107,11 +108,11 @@ class FailedRuns:
     def follow(self, commands: JobCommands) -> None:
         """Take these for the commands of the pool.
 
-        What one has found is forgotten if it is changed, or is no check of the pool any more.
+        What one has found is forgotten if it is no check of the pool any more. An edit makes no
+        node well: a command that was changed runs again.
         """
         self._commands = commands
-        known = commands.checks
-        self._drop(lambda one: known.get(one.command.name) != one.command)
+        self._compare(commands.checks)
 
     def forget(self, name: str) -> None:
         """Forget what a command has found, because a remedy has repaired it."""
@@ -140,6 +141,8 @@ class FailedRuns:
             gpus = tuple(sorted(devices))
             self._runs.append(FailedRun(command, moment, bare, gpus, problem))
         self._changed({name})
+        if self._commands is not None:
+            self._compare(self._commands.checks)  # what ran may be of before an edit
 
     # Other runs ------------------------------------------------------------------------------
 
@@ -187,9 +190,8 @@ class FailedRuns:
     def _again(self, failed: FailedRun) -> None:
         """Run a command again for its job; after one before a job, also those after it."""
         with self._lock:
-            known = self._commands.checks if self._commands is not None else {}
             after = self._commands.after if self._commands is not None else ()
-        runs = [(known.get(failed.command.name, failed.command), failed.moment)]
+        runs = [(failed.command, failed.moment)]
         if failed.moment == BEFORE:
             runs += [(one, AFTER) for one in after if one.is_check]
         for command, moment in runs:
@@ -212,6 +214,16 @@ class FailedRuns:
             self._save()
 
     # State -----------------------------------------------------------------------------------
+
+    def _compare(self, known: Mapping[str, JobCommand]) -> None:
+        """Compare the commands that have failed with those of the pool."""
+        self._drop(lambda one: one.command.name not in known)
+        for index, one in enumerate(self._runs):
+            now = known[one.command.name]
+            if now != one.command:
+                self._runs[index] = msgspec.structs.replace(one, command=now)
+                self._due.add(one.key)
+                self._save()
 
     def _on(self, devices: Collection[int]) -> list[FailedRun]:
         return [one for one in self._runs if not set(one.devices).isdisjoint(devices)]

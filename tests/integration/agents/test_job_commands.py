@@ -99,9 +99,12 @@ def test_a_failed_command_before_a_job_is_the_nodes_fault(agent: Node, site: Sit
     assert report.message == "beforeJob command a failed here: status 3: it is broken"
     assert site.lines() == ["a beforeJob", "c afterJob"]
     assert site.failing() == {"a": "status 3: it is broken"}
-    # an edit is a new beginning
-    site.around([site.command("a")], [])
+    # an edit makes no node well: the command runs again for the job
+    site.around([site.command("a", "echo worse; exit 3")], [site.command("c")])
+    site.controller.wait(lambda: site.failing() == {"a": "status 3: worse"}, "another run")
+    site.around([site.command("a")], [site.command("c")])
     site.controller.wait(lambda: site.failing() == {}, "a node that is well")
+    site.controller.wait(lambda: site.lines() == 3 * ["a beforeJob", "c afterJob"], "its cleaning")
 
 
 def test_a_failed_command_of_the_user_is_the_jobs_fault(agent: Node, site: Site) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from agents.host.disk_space import FullDiskError
 from agents.job_commands.job_tries import JobFaultError
@@ -183,6 +184,39 @@ def test_a_late_task_of_a_job_does_not_start_where_its_command_has_failed(bed: T
     assert bed.decision(late) == (
         "afterJob command scrub failed here for job adas on GPU 0: status 1"
     )
+
+
+def test_an_edit_makes_no_node_well_before_the_command_has_succeeded(bed: TriesBed) -> None:
+    was = scrub(bed)
+    bed.around((), was)
+    bed.run(task("adas", 0))
+    bed.around((), replace(was, timeout_s=9.0))
+    assert bed.failing() == {"scrub": "status 1"}
+    evas = task("evas", 0)
+    assert bed.ask(evas)
+    assert str(turn_until_decided(bed, evas.attempt)).endswith("job adas on GPU 0: status 1")
+    assert runs(bed) == ["adas", "adas"]
+    mend(bed)
+    bed.around((), replace(was, timeout_s=8.0))
+    assert bed.failing() == {"scrub": "status 1"}
+    bed.tries.turn(0.0)
+    bed.wait(lambda: not bed.checks, "a node that is well")
+    assert runs(bed) == ["adas", "adas", "adas"]
+    assert not bed.ask(evas)
+
+
+def test_a_command_that_fails_as_it_was_before_an_edit_runs_again(bed: TriesBed) -> None:
+    gate = bed.root / "gate"
+    bed.around((), command("scrub", f"until [ -e {gate} ]; do sleep 0.02; done; exit 1"))
+    adas = task("adas", 0)
+    bed.enter(adas)
+    bed.end(adas)
+    bed.around((), command("scrub"))
+    gate.touch()
+    assert bed.end_of(adas).message == "afterJob command scrub failed: status 1"
+    assert bed.failing() == {"scrub": "status 1"}
+    bed.tries.turn(0.0)
+    bed.wait(lambda: not bed.checks, "a node that is well")
 
 
 # Tasks that wait --------------------------------------------------------------------------------
