@@ -6,7 +6,7 @@ and approvals read it. Nothing is decided or simulated here.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Literal
 
 import msgspec
@@ -199,10 +199,13 @@ def _pools(service: service_exits.InService) -> tuple[PoolImpact, tuple[PoolImpa
     """Return the impact on all pools together, and on each affected one."""
     old, new = service.before, service.after
     every = [{n: g for nodes in side.values() for n, g in nodes.items()} for side in (old, new)]
-    risks = {one.pool: one for one in service.risks}
+    risks: dict[str, list[service_exits.CheckRisk]] = {}
+    for one in service.risks:
+        risks.setdefault(one.former, []).append(one)
     touched = []
     for name in sorted(old.keys() | new.keys()):
-        found = _with_risk(_capacity(name, old.get(name, {}), new.get(name, {})), risks.get(name))
+        found = _capacity(name, old.get(name, {}), new.get(name, {}))
+        found = _with_risk(found, risks.get(name, ()))
         changes = found.nodes_leaving or found.nodes_entering or found.gpus_at_risk
         if changes or found.gpus_before != found.gpus_after:
             moving = sum(
@@ -210,15 +213,14 @@ def _pools(service: service_exits.InService) -> tuple[PoolImpact, tuple[PoolImpa
             )
             touched.append(msgspec.structs.replace(found, gpus_moving=moving))
     beyond = [one for one in service.risks if not one.trial]
-    return _with_risk(_capacity("", *every), *beyond), tuple(touched)
+    return _with_risk(_capacity("", *every), beyond), tuple(touched)
 
 
-def _with_risk(of: PoolImpact, *risks: service_exits.CheckRisk | None) -> PoolImpact:
-    found = [one for one in risks if one is not None]
+def _with_risk(of: PoolImpact, risks: Collection[service_exits.CheckRisk]) -> PoolImpact:
     return msgspec.structs.replace(
         of,
-        gpus_at_risk=sum(one.gpus for one in found),
-        nodes_at_risk=sum(one.nodes for one in found),
+        gpus_at_risk=sum(one.gpus for one in risks),
+        nodes_at_risk=sum(one.nodes for one in risks),
     )
 
 

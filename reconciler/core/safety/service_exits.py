@@ -90,7 +90,8 @@ class CheckRisk(msgspec.Struct, frozen=True):
 
     Nobody knows what such checks find. ``nodes`` and ``gpus`` are the most that leave before it is
     known: the node that tries them first or, with older agents, what the pool's brake lets go.
-    ``trial``: it is the node that tries them first, and others are beside it.
+    ``trial``: it is the node that tries them first, and others are beside it. ``former`` is the
+    pool of the nodes before the change, which loses them.
     """
 
     pool: str
@@ -98,6 +99,7 @@ class CheckRisk(msgspec.Struct, frozen=True):
     nodes: int
     gpus: int
     trial: bool = False
+    former: str = ""
 
 
 class InService(msgspec.Struct, frozen=True):
@@ -197,33 +199,61 @@ def _risks(
     left: NodesByPool,
     observed: records.Observed,
 ) -> Iterator[CheckRisk]:
-    """Yield what checks of which no result is known may take out of pools that there were.
+    """Yield what checks of which no result is known may take out, by former and new pool of nodes.
 
-    One node tries them first, unless agents are too old to say what they have checked.
+    One node tries them first, unless agents are too old to say what they have checked. A pool that
+    gets another name, or is split, is judged as its nodes' former pool is.
     """
+    manned = set(pool_of.values())
     for name, pool in after.pools.items():
-        was = before.pools.get(name)
-        checks = health_checks.untried(was.checks, pool.checks) if was is not None else ()
-        runs = was.job_commands.untried(pool.job_commands) if was is not None else ()
-        if not checks and not runs:
-            continue
-        staying = {node: gpus for node, gpus in left[name].items() if pool_of.get(node) == name}
-        is_trial = False
-        if not checks or pool.checks is None:
-            most = 0
-        elif not any(_says_nothing(observed, node) for node in staying):
-            most = 1
-            is_trial = len(staying) > 1 and not runs
+        staying: dict[str, dict[str, int]] = {}
+        for node, gpus in left[name].items():
+            if node in pool_of:
+                staying.setdefault(pool_of[node], {})[node] = gpus
+        for former, nodes in sorted(staying.items()):
+            checks, runs = _untried(before.pools[former], pool)
+            if former != name and name in manned:  # what its own nodes do already is not new
+                also = _untried(before.pools[name], pool)
+                checks, runs = (
+                    tuple(one for one in found if one in others)
+                    for found, others in zip((checks, runs), also, strict=True)
+                )
+            if not checks and not runs:
+                continue
+            most, is_trial = _most_out(pool, nodes, checks, runs, observed)
+            most = min(len(nodes), most)
+            if most:
+                gpus = sum(sorted(nodes.values(), reverse=True)[:most])
+                is_trial = is_trial and sum(map(len, staying.values())) > 1
+                yield CheckRisk(name, (*checks, *runs), most, gpus, is_trial, former)
+
+
+def _untried(old: desired.Pool, new: desired.Pool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return checks and commands around jobs that are new in a pool, or ask for more."""
+    return (
+        health_checks.untried(old.checks, new.checks),
+        old.job_commands.untried(new.job_commands),
+    )
+
+
+def _most_out(
+    pool: desired.Pool,
+    nodes: Mapping[str, int],
+    checks: tuple[str, ...],
+    runs: tuple[str, ...],
+    observed: records.Observed,
+) -> tuple[int, bool]:
+    """Return how many nodes untried checks may take out at most, and if that is a trial's node."""
+    most, is_trial = 0, False
+    if checks and pool.checks is not None:
+        if not any(_says_nothing(observed, node) for node in nodes):
+            most, is_trial = 1, not runs
         elif any(check in pool.checks.before for check in checks):
-            most = len(staying)
+            most = len(nodes)
         else:
-            most = len(checks) * pool.brake.nodes_max(len(staying))
-        # commands around jobs have no trial: without a job there is nothing to try
-        most += len(runs) * pool.brake.nodes_max(len(staying))
-        nodes = min(len(staying), most)
-        if nodes:
-            gpus = sum(sorted(staying.values(), reverse=True)[:nodes])
-            yield CheckRisk(name, (*checks, *runs), nodes, gpus, is_trial)
+            most = len(checks) * pool.brake.nodes_max(len(nodes))
+    # commands around jobs have no trial: without a job there is nothing to try
+    return most + len(runs) * pool.brake.nodes_max(len(nodes)), is_trial
 
 
 def _says_nothing(observed: records.Observed, node: str) -> bool:

@@ -208,7 +208,7 @@ def _causes(change: impact.Impact, pool: str = "") -> str:
         f"{_most(one.gpus)} of pool {one.pool}, by {_plural(one.checks)} without a result "
         f"({_some(one.checks)})"
         for one in change.risks
-        if pool in {"", one.pool}
+        if pool in {"", one.former}
     ]
     if not told:
         return ""

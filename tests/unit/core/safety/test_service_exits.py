@@ -498,3 +498,48 @@ def test_commands_around_jobs_may_take_out_what_the_brake_lets_go(
     assert [(one.checks, one.nodes, one.gpus, one.trial) for one in risks] == (
         [(risky, 1, 8, False)] if risky else []
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "checks", "gpus"),
+    [
+        ({"before_job": (SCRUB,)}, ("scrub",), 24),
+        ({"checks": plan(commands=(command("b"),))}, ("nccl",), 24),
+        ({}, (), 0),
+    ],
+)
+@pytest.mark.parametrize("moved", [(), ("b",), ("b", "c")])
+def test_nodes_are_compared_with_their_former_pool(
+    moved: tuple[str, ...], changes: dict[str, Any], checks: tuple[str, ...], gpus: int
+) -> None:
+    """A pool that gets another name, or is split, hides nothing that its nodes have not tried."""
+    was = pool("a", 10, checks=plan(), brake=desired.HealthBrake(0.3))
+    beside = pool("z", 50)
+    new = msgspec.structs.replace(was, **changes)
+    half = len(was.nodes) // len(moved) if moved else 10
+    parts = [
+        msgspec.structs.replace(new, name=name, nodes=was.nodes[half * at : half * (at + 1)])
+        for at, name in enumerate(moved or ("a",))
+    ]
+    found = measured(state(was, beside), state(*parts, beside), seen(*was.nodes))
+    assert {one.checks for one in found.risks} == ({checks} if checks else set())
+    assert {one.former for one in found.risks} == ({"a"} if checks else set())
+    # of each half, one of five
+    assert found.total.gpus_lost == (gpus if len(moved) < 2 or not gpus else 16)
+    gate = sync_limits.SafetyGate(lambda: seen(*was.nodes), lambda: NOW)
+    safety = desired.SafetyLimits(gpu_share=0.15)
+    judged = gate.judge(
+        state(was, beside, safety=safety), state(*parts, beside, safety=safety), frozenset()
+    )
+    # more than the share of the former pool, though little of the cluster
+    assert bool(judged.findings) is bool(gpus)
+
+
+def test_what_the_nodes_of_a_pool_do_already_is_not_new_for_one_that_comes() -> None:
+    scrubs = pool("b", 2, before_job=(SCRUB,))
+    after = state(pool("a", 3), msgspec.structs.replace(scrubs, nodes=(*scrubs.nodes, "a3")))
+    assert measured(state(A4, scrubs), after).risks == ()
+    stricter = msgspec.structs.replace(SCRUB, timeout_s=1.0)
+    both = msgspec.structs.replace(scrubs, nodes=(*scrubs.nodes, "a3"), before_job=(stricter,))
+    risks = measured(state(A4, scrubs), state(pool("a", 3), both)).risks
+    assert [(one.former, one.nodes) for one in risks] == [("a", 1), ("b", 1)]
