@@ -255,7 +255,7 @@ def risk_text(of: plan_types.CheckRiskView) -> str:
     return (
         f"at most {gpus(of.gpus)} on {nodes} leave service if {which} {', '.join(of.checks)} "
         f"{'fails' if len(of.checks) == 1 else 'fail'}: new or stricter, "
-        f"{'tried there first' if of.nodes == 1 else 'so no result is known'}"
+        f"{'tried there first' if of.trial else 'so no result is known'}"
     )
 
 

@@ -86,12 +86,16 @@ class ServiceExitView(json_format.View, frozen=True):
 
 
 class CheckRiskView(json_format.View, frozen=True):
-    """The most nodes and GPUs of a pool that may leave by checks of which no result is known."""
+    """The most nodes and GPUs of a pool that may leave by checks of which no result is known.
+
+    ``trial``: the node tries them before the others of its pool get them.
+    """
 
     pool: str
     checks: list[str]
     nodes: int
     gpus: int
+    trial: bool = False
 
 
 class ImpactView(json_format.View, frozen=True):

@@ -290,7 +290,7 @@ def _impact_view(
             for one in service_exits.group(of.exits)
         ],
         risks=[
-            plan_types.CheckRiskView(one.pool, list(one.checks), one.nodes, one.gpus)
+            plan_types.CheckRiskView(one.pool, list(one.checks), one.nodes, one.gpus, one.trial)
             for one in of.risks
         ],
     )

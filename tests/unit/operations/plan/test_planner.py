@@ -9,6 +9,7 @@ import pytest
 from reconciler.core import job_draft
 from reconciler.core.jobs import run_terms
 from reconciler.model import desired
+from reconciler.model.observed import health_checks, job_commands
 from reconciler.operations.plan import (
     change_text,
     cluster_snapshot,
@@ -327,3 +328,45 @@ def test_a_plan_says_which_terms_of_a_run_wait_for_its_next_start() -> None:
     base = msgspec.structs.replace(BASE, jobs={**BASE.jobs, name: runs})
     changes = planner.plan(comparison(base, head), snapshot, 2e6, forecast=False).changes
     assert [one.note for one in changes] == [run_terms.message(("preemptible",))]
+
+
+SCRUB = job_commands.JobCommand("scrub", ("/opt/scrub",))
+
+
+@pytest.mark.parametrize(
+    ("changes", "trial", "said"),
+    [
+        (
+            {
+                "checks": health_checks.CheckPlan(
+                    commands=(health_checks.CheckCommand("a", ("/a",)),)
+                )
+            },
+            True,
+            "on 1 node leave service if check a fails: new or stricter, tried there first",
+        ),
+        (
+            {"after_job": (SCRUB,), "brake": desired.HealthBrake(0.1)},
+            False,
+            "on 1 node leave service if check scrub fails: new or stricter, so no result is known",
+        ),
+    ],
+)
+def test_a_plan_calls_tried_first_only_what_is(
+    changes: dict[str, object], trial: bool, said: str
+) -> None:
+    """Commands around jobs have no trial, also if the brake lets one node go."""
+    (name, pool), *_ = BASE.structure.pools.items()
+    checked = msgspec.structs.replace(pool, checks=health_checks.CheckPlan())
+
+    def having(one: desired.Pool) -> desired.Desired:
+        pools = {**BASE.structure.pools, name: one}
+        return msgspec.structs.replace(
+            BASE, structure=msgspec.structs.replace(BASE.structure, pools=pools)
+        )
+
+    found = comparison(having(checked), having(msgspec.structs.replace(checked, **changes)))
+    plan = planner.plan(found, None, 0.0)
+    assert plan.impact is not None
+    assert [(one.nodes, one.trial) for one in plan.impact.risks] == [(1, trial)]
+    assert said in " ".join(text(plan).split())
