@@ -62,7 +62,7 @@ class RunHooks(NamedTuple):
 
     Attributes:
         found: reports the check of a command.
-        may_run: returns False while commands run around the job of a try, given its key.
+        may_run: returns False while tasks of a try are here, or commands around it, given its key.
         is_leaving: returns True if the agent ends.
         settled: called when a command has run again.
     """
@@ -148,17 +148,16 @@ class FailedRuns:
 
     def run_again(self, devices: Collection[int]) -> bool:
         """Run commands again that have failed on these GPUs. Return False if there are none."""
-        found = {one.key for one in self._on(devices)}
-        if self._running is not None:
-            found.discard(self._running.key)  # its end is soon known
-        self._due |= found
-        return self.is_open(devices)
+        found = self._on(devices)
+        # of one that runs the end is soon known
+        self._due |= {one.key for one in found} - ({self._running.key} if self._running else set())
+        return bool(found) or self.is_open(devices)
 
     def is_open(self, devices: Collection[int]) -> bool:
         """Return True if commands that have failed on these GPUs are to run again, or run."""
         if self._running is not None and not set(self._running.devices).isdisjoint(devices):
             return True  # also once it has succeeded: what cleans up after it runs
-        return any(one.key in self._due for one in self._on(devices))
+        return any(one.key in self._due and self._may_run(one) for one in self._on(devices))
 
     def problem(self, devices: Collection[int]) -> str:
         """Return why nothing can start on these GPUs; empty if something can."""
@@ -173,7 +172,7 @@ class FailedRuns:
         if self._running is not None or self._commands is None or self._hooks.is_leaving():
             return
         for one in self._runs:
-            if one.key in self._due and self._hooks.may_run(try_key_of(one.task.attempt)):
+            if one.key in self._due and self._may_run(one):
                 self._due.discard(one.key)
                 self._running = one
                 threading.Thread(target=self._work, args=(one,), daemon=True).start()
@@ -214,6 +213,10 @@ class FailedRuns:
             self._save()
 
     # State -----------------------------------------------------------------------------------
+
+    def _may_run(self, failed: FailedRun) -> bool:
+        """Return False as long as others of its job are here, whose files it might delete."""
+        return self._hooks.may_run(try_key_of(failed.task.attempt))
 
     def _compare(self, known: Mapping[str, JobCommand]) -> None:
         """Compare the commands that have failed with those of the pool."""

@@ -50,6 +50,7 @@ class TriesBed:
     Attributes:
         tries: what is tested.
         checks: checks of the node that are not healthy, by name.
+        ever_failed: names of checks that have ever failed.
         decided: what was decided of tasks that waited, by attempt.
         told: ends that were held back, by attempt.
         gone: attempts that have ended.
@@ -59,6 +60,7 @@ class TriesBed:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.checks: dict[str, CheckResult] = {}
+        self.ever_failed: set[str] = set()
         self.decided: dict[str, str | Exception] = {}
         self.told: dict[str, AttemptReport] = {}
         self.gone: set[str] = set()
@@ -143,6 +145,7 @@ class TriesBed:
             self.checks.pop(result.name, None)
             if result.verdict != "healthy":
                 self.checks[result.name] = result
+                self.ever_failed.add(result.name)
             self._news.notify_all()
 
     def _note(self, attempt: str) -> Callable[[str | Exception], None]:

@@ -35,13 +35,13 @@ def test_a_command_of_the_user_that_fails_before_a_job_is_the_jobs_fault(
     problem = bed.decision(one)
     assert isinstance(problem, JobFaultError)
     assert str(problem).startswith(f"beforeJob command warm failed here: {why}")
-    assert bed.checks == {}
+    assert bed.ever_failed == set()
 
 
 def test_a_command_of_the_user_that_fails_after_a_job_leaves_the_node_well(bed: TriesBed) -> None:
     bed.around((), of_user("bye", "exit 1"), command("scrub"))
     assert bed.run(task("evil")).message == "afterJob command bye failed: status 1"
-    assert bed.checks == {}
+    assert bed.ever_failed == set()
 
 
 def test_a_command_of_the_agent_that_fails_before_a_job_is_the_nodes_fault(bed: TriesBed) -> None:
@@ -184,6 +184,16 @@ def test_a_late_task_of_a_job_does_not_start_where_its_command_has_failed(bed: T
     assert bed.decision(late) == (
         "afterJob command scrub failed here for job adas on GPU 0: status 1"
     )
+
+
+def test_no_command_runs_again_below_later_tasks_of_its_job(bed: TriesBed) -> None:
+    bed.around((), scrub(bed))
+    bed.run(task("adas", 0, elastic=True))
+    assert not bed.enter(task("adas", 1, index=1, elastic=True))
+    evas = task("evas", 0)
+    assert bed.ask(evas)
+    assert str(turn_until_decided(bed, evas.attempt)).endswith("job adas on GPU 0: status 1")
+    assert runs(bed) == ["adas"]
 
 
 def test_an_edit_makes_no_node_well_before_the_command_has_succeeded(bed: TriesBed) -> None:
