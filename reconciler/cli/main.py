@@ -25,7 +25,7 @@ COMMANDS = {
     "changes.overrides": ("overrides",),
     "jobs.run": ("run",),
     "jobs.wait": ("wait",),
-    "jobs.job_list": ("jobs",),
+    "jobs.jobs_command": ("jobs",),
     "jobs.show": ("job",),
     "cluster.inspect_commands": ("nodes", "node", "queues", "events", "status"),
     "cluster.quotas": ("quotas",),

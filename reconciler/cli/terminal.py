@@ -174,6 +174,11 @@ def width() -> int:
     return int(asked) if asked.isdecimal() and int(asked) else PIPE_WIDTH
 
 
+def is_bounded() -> bool:
+    """Return True if lines have to fit a width: in a terminal, or where COLUMNS gives one."""
+    return out.is_terminal or os.environ.get("COLUMNS", "").isdecimal()
+
+
 def print_paragraph(text: str, indent: int = 0, hang: int | None = None, style: str = "") -> None:
     """Print a text within the width of the terminal or pipe.
 

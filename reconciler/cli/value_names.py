@@ -48,6 +48,8 @@ _OPTIONS: dict[str, str] = {
     "--older-than": "DURATION",
     "--over-estimate": "SIGMA",
     "--owner": "EMAIL",
+    "--label": "LABEL",
+    "--sort": "ORDER",
     "--path": "FOLDER",
     "--per-node": "COUNT",
     "--png": "FILE",

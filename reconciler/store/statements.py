@@ -67,6 +67,8 @@ def jobs(
     queue: str | None,
     owner: str | None,
     name_prefix: str | None,
+    patterns: Sequence[str],
+    ended_since: float | None,
     labels: Mapping[str, str],
     after: str | None,
     limit: int,
@@ -82,6 +84,10 @@ def jobs(
         conditions.append(table.owner == owner)
     if name_prefix:
         conditions.append(table.name.startswith(name_prefix, autoescape=True))
+    if patterns:
+        conditions.append(sa.or_(*(_has_name(pattern) for pattern in patterns)))
+    if ended_since is not None:
+        conditions.append(table.ended_at.is_(None) | (table.ended_at >= ended_since))
     for key, value in labels.items():
         conditions.append(table.labels.contains(f"\n{key}={value}\n", autoescape=True))
     if after is not None:
@@ -91,6 +97,15 @@ def jobs(
         )
     statement = sa.select(table.body).where(*conditions)
     return statement.order_by(table.position.desc(), table.name).limit(min(limit, ROWS_MAX))
+
+
+def _has_name(pattern: str) -> sa.ColumnElement[bool]:
+    """Return the condition that a job has a name, in which ``*`` and ``?`` are wildcards."""
+    name = schema.JOBS.c.name
+    if not {"*", "?"}.intersection(pattern):
+        return name == pattern
+    escaped = re.sub(r"([/%_])", r"/\1", pattern)
+    return name.like(escaped.replace("*", "%").replace("?", "_"), escape="/")
 
 
 def job_counts() -> sa.Select[tuple[str, str, int]]:

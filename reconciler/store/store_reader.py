@@ -88,19 +88,25 @@ class StoreReader:
         queue: str | None = None,
         owner: str | None = None,
         name_prefix: str | None = None,
+        patterns: Sequence[str] = (),
+        ended_since: float | None = None,
         labels: Mapping[str, str] | None = None,
         limit: int = 1000,
         after: str | None = None,
     ) -> list[records.JobRecord]:
         """Return the newest run of each job, the last submitted first, without elements' notes.
 
-        ``after`` is ``statements.cursor(record)`` of the last job of the page before.
+        Of ``patterns``, in which ``*`` and ``?`` are wildcards, a name has any. ``ended_since``, in
+        seconds since the epoch, leaves out jobs that had ended before. ``after`` is
+        ``statements.cursor(record)`` of the last job of the page before.
         """
         statement = statements.jobs(
             states=states,
             queue=queue,
             owner=owner,
             name_prefix=name_prefix,
+            patterns=patterns,
+            ended_since=ended_since,
             labels=labels or {},
             after=after,
             limit=limit,

@@ -1,28 +1,13 @@
-"""The command `muster jobs`, and messages for a list that would be empty.
+"""The table of jobs, and the words and times of its cells."""
 
-A wrong name, queue or state is an error, so that an empty table never hides a typing error.
-"""
-
-import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
-
-from reconciler.cli import array_elements, completion, context, lazy_import, reason_order, terminal
+from reconciler.cli import reason_order, terminal
 from reconciler.model.state import states
-from reconciler.model.values import found_values, suggestions
-
-if TYPE_CHECKING:
-    from reconciler.operations.client import api_client
-    from reconciler.operations.views import cluster_status
-else:
-    api_client = lazy_import.module("reconciler.operations.client.api_client")
-    cluster_status = lazy_import.module("reconciler.operations.views.cluster_status")
 
 Json = Any
 
-STATES = tuple(state.value for state in states.JobState)
 FINISHED = frozenset(state.value for state in states.FINISHED_JOB_STATES)
 #: Least widths of columns in a short line: a reason keeps room for its code. Names shrink further
 #: if there is no other way.
@@ -30,148 +15,10 @@ LEAST = {"NAME": 15, "QUEUE": 8, "REASON": 21}
 WAITING = frozenset({"Pending", "Held"})
 #: In a line narrower than this, words of ends are cut to so many characters: `5/6, 1 fail…`.
 ROOMY, SHORT = 100, 5
-#: How many jobs a table has, unless more are asked for.
-SHOWN = 50
 #: Replaces a reason that is the same as in the row before.
 AS_ABOVE = "as above"
 #: A list view holds all tries of a job that has fewer than this.
 TRIES_TOLD = 16
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command()(jobs)
-
-
-def jobs(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Only these jobs. Default: all.",
-            autocompletion=completion.jobs,
-            callback=context.require_name,
-        ),
-    ] = None,
-    queue: Annotated[
-        str | None,
-        typer.Option(
-            "--queue",
-            "-q",
-            help="Only jobs of this queue. Default: all.",
-            autocompletion=completion.queues,
-            callback=context.require_name,
-        ),
-    ] = None,
-    state: Annotated[
-        str | None,
-        typer.Option(
-            "--state", "-s", help="Only jobs in this state, such as Pending. Default: all."
-        ),
-    ] = None,
-    owner: Annotated[
-        str | None, typer.Option(help="Only jobs of this owner. Default: all.")
-    ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            "--limit",
-            "-n",
-            help=f"Number of jobs, newest first. Default: {SHOWN} in tables, all as data.",
-            min=1,
-        ),
-    ] = None,
-    *,
-    everything: Annotated[
-        bool, typer.Option("--all", "-a", help="All jobs, in tables, too.")
-    ] = False,
-    output: context.Form = terminal.Output.TABLE,
-    server: context.Server = None,
-    token_file: context.TokenFile = None,
-) -> None:
-    """List jobs, newest first, with the reason if they wait.
-
-    WAITED is the time from submission to the first start. RAN is the time in which the job ran, in
-    all tries together; time on hold or between tries does not count. For jobs of many tries, such
-    as large arrays, RAN is shown as <= with the time since the first start. TASKS is shown if there
-    are elastic jobs: `3 of 2-6` means 3 tasks run, between 2 and 6 are allowed. A long reason is
-    printed below its row; `as above` means the same reason as the row before. -o wide prints one
-    line a job.
-
-    Example: muster jobs --queue research --state Pending
-    """
-    array_elements.require_whole_jobs("jobs", names or ())
-    wanted = None if state is None else _state(state)
-    with context.controller(server, token_file) as api:
-        most = _most(limit, everything=everything or bool(names) or output.is_data)
-        query = {"queue": queue, "state": wanted, "owner": owner}
-        items = api.items("/v1/jobs", most=None if most is None else most + 1, **query)
-        if names:
-            items = [item for item in items if item["name"] in names]
-        has_more = most is not None and len(items) > most
-        items = items[:most]
-        if queue is not None and not items:
-            _check_queue(api, queue)
-        missing = [name for name in names or () if name not in {item["name"] for item in items}]
-        unknown = [message for name in missing if (message := _unknown_message(api, name))]
-        if output in (terminal.Output.JSON, terminal.Output.YAML):
-            page = api.get("/v1/jobs", limit=1)
-            page["items"] = items
-            terminal.print_document(page, output)
-        elif items or not unknown:  # unknown names are reported below
-            show(items, time.time(), wide=output is terminal.Output.WIDE)
-            sync = api.get("/v1/sync")["sync"]
-            if told := cluster_status.submissions_line(sync, terminal.format_clock):
-                terminal.note(told)
-            if has_more:
-                _note_more(len(items), is_asked=limit is not None)
-    if unknown:
-        terminal.fail(unknown[0], details=unknown[1:])
-
-
-def _most(limit: int | None, *, everything: bool) -> int | None:
-    """Return how many jobs to list; None: all."""
-    return limit if limit is not None or everything else SHOWN
-
-
-def _note_more(shown: int, *, is_asked: bool) -> None:
-    """Tell that there are more jobs, unless somebody asked for so many."""
-    if not is_asked:
-        terminal.note(
-            f"the newest {shown} are shown: --all shows all, --state, --queue and --owner select"
-        )
-
-
-def _state(written: str) -> str:
-    """Return a state in its usual spelling. Exit if there is no such state."""
-    found = {name.lower(): name for name in STATES}.get(written.lower())
-    if found is None:
-        hint = suggestions.hint(written.capitalize(), STATES)
-        terminal.fail(
-            f"--state: found {found_values.quote(written)}, expected one of "
-            f"{', '.join(STATES)}{hint}",
-            terminal.USAGE,
-        )
-    return found
-
-
-def _check_queue(api: "api_client.ApiClient", queue: str) -> None:
-    """Exit if no queue has that name."""
-    known = [one["name"] for one in api.get("/v1/queues")["items"]]
-    if queue not in known:
-        terminal.fail(suggestions.missing("Queue", queue, known))
-
-
-def _unknown_message(api: "api_client.ApiClient", name: str) -> str:
-    """Return the controller's message that a job does not exist, or an empty string if a filter
-    excluded it.
-    """
-    try:
-        api.get(f"/v1/jobs/{name}")
-    except api_client.ApiError as error:
-        if error.status != 404:
-            raise
-        return str(error)
-    return ""
 
 
 def show(items: list[Json], now: float, *, wide: bool) -> None:
@@ -181,6 +28,7 @@ def show(items: list[Json], now: float, *, wide: bool) -> None:
         return
     arrays = wide or any(item["array"] for item in items)
     elastic = any(item.get("tasks") for item in items)
+    estimated = any(_start(item) for item in items)
     rows = []
     for item in items:
         row = [
@@ -191,24 +39,26 @@ def show(items: list[Json], now: float, *, wide: bool) -> None:
         row += [_tasks(item)] if elastic else []
         row += [_elements(item, short=not wide and terminal.width() < ROOMY)] if arrays else []
         row += [_waited(item, now), _ran(item, now)]
+        row += [_start(item) or "-"] if estimated else []
         if wide:
             row += [str(item["run"]), item.get("owner") or "-", _where(item)]
         rows.append([*row, reason_text(item) if item["state"] != "Succeeded" else ""])
     headings = ["NAME", "QUEUE", "STATE", *(["TASKS"] if elastic else [])]
-    headings += [*(["DONE"] if arrays else []), "WAITED", "RAN"]
+    headings += [*(["DONE"] if arrays else []), "WAITED", "RAN", *(["START"] if estimated else [])]
     below: dict[int, str] = {}
+    is_whole = wide or not terminal.is_bounded()  # names are whole where nobody looks at a width
     if wide:
         headings += ["RUN", "OWNER", "NODES"]
-    else:
+    elif not is_whole:
         left = terminal.free_width(headings, [row[:-1] for row in rows])
         below = _move_down(rows, items, max(left, LEAST["REASON"]))
-    right = "TASKS WAITED RAN DONE RUN"
+    right = "TASKS WAITED RAN DONE START RUN"
     headings.append("REASON")
     least, over = _least(headings, rows)
-    if over and not wide:
+    if over and not is_whole:
         _move_codes_down(rows, below, max(least["REASON"] - over, len(AS_ABOVE)))
         least, _ = _least(headings, rows)
-    terminal.print_table(headings, rows, right=right, cut=not wide, least=least, below=below)
+    terminal.print_table(headings, rows, right=right, cut=not is_whole, least=least, below=below)
 
 
 def _least(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[dict[str, int], int]:
@@ -302,6 +152,16 @@ def _elements(item: Json, *, short: bool = False) -> str:
         count = sum(counts.get(state, 0) for state in ends)
         words += [f"{count} {terminal.shortened(word, SHORT) if short else word}"] if count else []
     return ", ".join(words)
+
+
+def _start(item: Json) -> str:
+    """Return the estimated start of a job that waits, with `~` if others may come first; empty if
+    there is none.
+    """
+    at = item.get("estimatedStart")
+    if not at or item["state"] not in WAITING:
+        return ""
+    return ("" if item.get("estimatedCertain") else "~") + terminal.format_clock(at)
 
 
 def _tasks(item: Json) -> str:

@@ -102,13 +102,17 @@ class ApiClient:
             one.close()
         self._all.clear()
 
-    def get(self, path: str, **query: str | float | None) -> Json:
-        """Return the JSON of a GET.
+    def get(self, path: str, **query: str | float | list[str] | None) -> Json:
+        """Return the JSON of a GET; of a list each value is a parameter.
 
         Raises:
             ApiError: anything but success.
         """
-        parameters = {key: str(value) for key, value in query.items() if value is not None}
+        parameters = {
+            key: value if isinstance(value, list) else str(value)
+            for key, value in query.items()
+            if value is not None
+        }
         return self._json(path, self._send("GET", _target(path, parameters)))
 
     def data(self, path: str, meanwhile: Callable[[], object] | None = None) -> bytes:
@@ -177,7 +181,7 @@ class ApiClient:
             connection.close()
 
     def items(
-        self, path: str, *, most: int | None = None, **query: str | float | None
+        self, path: str, *, most: int | None = None, **query: str | float | list[str] | None
     ) -> list[Json]:
         """Return the items of a list, from its pages; ``most``: about so many are enough."""
         if most is not None:
@@ -355,10 +359,10 @@ class ApiClient:
         )
 
 
-def _target(path: str, query: Mapping[str, str]) -> str:
+def _target(path: str, query: Mapping[str, str | list[str]]) -> str:
     """Path and query as they stand in a request."""
     escaped = quote(path, safe=_SAFE)
-    return f"{escaped}?{urlencode(query, quote_via=quote)}" if query else escaped
+    return f"{escaped}?{urlencode(query, doseq=True, quote_via=quote)}" if query else escaped
 
 
 def _bearer(token: str | None) -> dict[str, str]:

@@ -25,7 +25,7 @@ from reconciler.operations.views import (
     view_types,
 )
 from reconciler.server import errors
-from reconciler.server.api import entity_tags, envelopes
+from reconciler.server.api import entity_tags, envelopes, job_filters
 from reconciler.server.auth import authentication, authorization, read_rights, tokens
 from reconciler.server.loop_link import LinkClient
 from reconciler.server.nodes.sessions import Sessions
@@ -162,17 +162,6 @@ def refused_or_none(
     return next((one for one in show_refused(reader, name) if one.name == name), None)
 
 
-def parse_labels(labels: list[str] | None) -> dict[str, str]:
-    """``KEY=VALUE`` each."""
-    parsed = {}
-    for label in labels or []:
-        key, equals, value = label.partition("=")
-        if not equals or not key or "\n" in label or "\0" in label:
-            raise errors.Failure(400, f"label: found {label!r}, expected KEY=VALUE")
-        parsed[key] = value
-    return parsed
-
-
 @get("/v1/jobs", sync_to_thread=True, responses=FAILS, summary="Jobs, those submitted last first")
 @entity_tags.tagged
 def jobs(
@@ -187,9 +176,10 @@ def jobs(
     queue: Filter = None,
     owner: Filter = None,
     prefix: Filter = None,
-    label: Annotated[
-        list[str] | None, Parameter(max_items=16, description="KEY=VALUE; all must be there.")
-    ] = None,
+    names: job_filters.Names = None,
+    mine: job_filters.Mine = False,
+    ended_since: job_filters.EndedSince = None,
+    label: job_filters.Labels = None,
     limit: Limit = 200,
     after: Filter = None,
 ) -> envelopes.Jobs:
@@ -206,16 +196,19 @@ def jobs(
     found = store.reader.jobs(
         states=[one.value for one in job_state or []],
         queue=queue,
-        owner=owner,
+        owner=job_filters.owner_of(authentication.identity_of(request), owner, mine=mine),
         name_prefix=prefix,
-        labels=parse_labels(label),
+        patterns=names or (),
+        ended_since=job_filters.parse_ended_since(ended_since),
+        labels=job_filters.parse_labels(label),
         limit=limit,
         after=after,
     )
     rights = rights_of(store.reader, request)
     shown = show_jobs(store.reader, found, job_views.ATTEMPTS_IN_LIST, rights)
-    if not (after or job_state or queue or owner or label):
-        shown = show_refused(store.reader, prefix or "") + shown
+    if not (after or job_state or queue or owner or mine or label):
+        refused = show_refused(store.reader, prefix or "")
+        shown = [one for one in refused if job_filters.has_name(one.name, names)] + shown
     return envelopes.Jobs(
         items=shown,
         next=cursor(found[-1]) if len(found) == limit else None,

@@ -2,11 +2,13 @@
 
 import json
 import pathlib
+import subprocess
 from collections.abc import Iterator
 
 import msgspec
 import pytest
 
+from reconciler.cli import terminal
 from reconciler.model.state import records
 from reconciler.model.state.pending_reasons import Reason, ReasonCode
 from reconciler.model.state.states import JobState
@@ -65,3 +67,42 @@ def test_data_is_whole_unless_so_many_are_asked_for(served: parts.Served) -> Non
 
 def test_a_name_is_found_however_old_it_is(served: parts.Served) -> None:
     assert parts.muster(served, "jobs", "running-0").stdout.splitlines()[1].startswith("running-0")
+
+
+def names(shown: subprocess.CompletedProcess[str]) -> list[str]:
+    assert shown.returncode == 0, shown.stderr
+    return [line.split()[0] for line in shown.stdout.splitlines()[1:] if line[:1].islower()]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("running-?",), ["running-2", "running-1", "running-0"]),
+        (("*-19", "succeeded-2?"), ["pending-19"] + [f"succeeded-{n}" for n in range(29, 18, -1)]),
+        (("invalid-*", "--sort", "name"), ["invalid-0", "invalid-1"]),
+        (("running-?", "--sort", "name", "-n", "2"), ["running-0", "running-1"]),
+        (("--label", "no=such"), []),
+    ],
+)
+def test_jobs_are_chosen_by_name_label_and_owner(
+    served: parts.Served, words: tuple[str, ...], expected: list[str]
+) -> None:
+    found = names(parts.muster(served, "jobs", *words))
+    assert sorted(found) == sorted(expected)
+    if "--sort" in words or len(expected) == 3:
+        assert found == expected
+
+
+def test_a_pattern_that_fits_nothing_and_an_order_that_is_none_are_said(
+    served: parts.Served,
+) -> None:
+    shown = parts.muster(served, "jobs", "nothing-*", "running-0")
+    assert (shown.returncode, "running-0" in shown.stdout) == (1, True)
+    assert 'no job has a name like "nothing-*"' in shown.stderr
+    shown = parts.muster(served, "jobs", "--sort", "nam")
+    assert shown.returncode == terminal.USAGE
+    assert 'found "nam", expected one of submitted, name' in shown.stderr
+    assert "did you mean name?" in shown.stderr
+    shown = parts.muster(served, "jobs", "--mine")
+    assert shown.returncode == 1
+    assert "the token of local stands for no person with an address" in shown.stderr

@@ -9,7 +9,7 @@ import typer
 from reconciler.cli import array_elements
 from reconciler.cli.changes import submit
 from reconciler.cli.cluster import inspect_commands
-from reconciler.cli.jobs import explain, job_list, plot, show, wait
+from reconciler.cli.jobs import explain, jobs_command, plot, show, wait
 
 if TYPE_CHECKING:
     from reconciler.operations.client import api_client
@@ -146,7 +146,7 @@ def test_two_elements_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
         ("hold", submit._on_jobs("hold", "")),
         ("rerun", submit._on_jobs("rerun", "")),
         ("wait", wait.wait),
-        ("jobs", job_list.jobs),
+        ("jobs", jobs_command.jobs),
     ],
 )
 def test_what_takes_whole_jobs_says_what_to_write(

@@ -54,6 +54,8 @@ WRONG = {
     "--from": ["soon"],
     "--to": ["soon"],
     "--by": ["nope"],
+    "--label": ["nope", "=x"],
+    "--sort": ["nope"],
     "--over": ["nope"],
     "--state": ["nope"],
     "--host": ["https://ctl", "ctl:7420", ""],

@@ -296,12 +296,44 @@ def test_jobs_are_filtered_and_paged(opened: store.Store) -> None:
     assert names(queue="b", owner="0@example.org") == [6, 0]
     assert names(name_prefix="job_3") == [3]
     assert names(name_prefix="job%") == []
+    assert names(patterns=["job_3", "*8"], queue="a") == [3]
     assert names(labels={"team": "t1"}, limit=2) == [9, 7]
     assert names(labels={"team": "t"}) == []
     assert names(limit=3, after=statements.cursor(jobs[8])) == [7, 6, 5]
     assert opened.reader.places(["job_0", "job_4", "job_9"]) == {"job_0": 1, "job_4": 3}
     with pytest.raises(ValueError, match="no place in a list"):
         opened.reader.jobs(after="x")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fits"),
+    [
+        ("job_1", ["job_1"]),
+        ("job?1", ["job_1", "job%1", "jobs1"]),
+        ("job%*", ["job%1"]),
+        ("*1", ["job_1", "job%1", "jobs1"]),
+        ("job*", ["job_1", "job%1", "jobs1"]),
+        ("job", []),
+        ("/*", []),
+    ],
+)
+def test_names_fit_patterns_with_two_wildcards_only(
+    opened: store.Store, pattern: str, fits: list[str]
+) -> None:
+    jobs = tuple(samples.job(name, order=1) for name in ("job_1", "job%1", "jobs1"))
+    commit(opened, opened.lead("one", 50.0), 1, samples.cycle(jobs=jobs))
+    found = {one.name for one in opened.reader.jobs(patterns=[pattern, "nothing"])}
+    assert found == set(fits)
+
+
+def test_what_ended_long_ago_can_be_left_out(opened: store.Store) -> None:
+    ended = (("old", 100.0), ("new", 200.0), ("alive", None))
+    jobs = tuple(
+        msgspec.structs.replace(samples.job(name, order=n), ended_at=at)
+        for n, (name, at) in enumerate(ended)
+    )
+    commit(opened, opened.lead("one", 50.0), 1, samples.cycle(jobs=jobs))
+    assert [one.name for one in opened.reader.jobs(ended_since=150.0)] == ["alive", "new"]
 
 
 NEVER = {

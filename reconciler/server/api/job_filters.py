@@ -1,0 +1,89 @@
+"""Parameters that choose jobs of a list, as text and as values."""
+
+import fnmatch
+from typing import Annotated
+
+from litestar.params import Parameter, QueryParameter
+
+from reconciler.model.values import times
+from reconciler.server import errors
+from reconciler.server.auth import tokens
+
+#: The most patterns of names in one request.
+PATTERNS_MAX = 64
+
+Labels = Annotated[
+    list[str] | None, Parameter(max_items=16, description="KEY=VALUE; all must be there.")
+]
+Names = Annotated[
+    list[str] | None,
+    QueryParameter(
+        name="name",
+        max_items=PATTERNS_MAX,
+        description="Names; `*` and `?` are wildcards. Jobs that have any of them.",
+    ),
+]
+EndedSince = Annotated[
+    str | None,
+    QueryParameter(
+        name="endedSince",
+        max_length=64,
+        description="Only jobs that have not ended, or not before this time.",
+    ),
+]
+Mine = Annotated[bool, Parameter(description="Only jobs of the caller.")]
+
+
+def parse_labels(labels: list[str] | None) -> dict[str, str]:
+    """Return labels by key, from ``KEY=VALUE`` each.
+
+    Raises:
+        Failure: one is something else.
+    """
+    parsed = {}
+    for label in labels or []:
+        key, equals, value = label.partition("=")
+        if not equals or not key or "\n" in label or "\0" in label:
+            raise errors.Failure(400, f"label: found {label!r}, expected KEY=VALUE")
+        parsed[key] = value
+    return parsed
+
+
+def parse_ended_since(written: str | None) -> float | None:
+    """Return a time in seconds since the epoch.
+
+    Raises:
+        Failure: it is none.
+    """
+    if written is None:
+        return None
+    try:
+        return times.parse_time(written)
+    except ValueError:
+        raise errors.Failure(
+            400, f"endedSince: found {written!r}, expected a time such as {times.EXAMPLE}"
+        ) from None
+
+
+def has_name(name: str, patterns: list[str] | None) -> bool:
+    """Return True if a name is asked for, as the store's readers judge it."""
+    return not patterns or any(
+        fnmatch.fnmatchcase(name, pattern.replace("[", "[[]")) for pattern in patterns
+    )
+
+
+def owner_of(caller: tokens.Caller, owner: str | None, *, mine: bool) -> str | None:
+    """Return the owner whose jobs are asked for; None: those of all.
+
+    Raises:
+        Failure: the caller's are asked for, and the token stands for no person.
+    """
+    if not mine:
+        return owner
+    if "@" not in caller.name:
+        raise errors.Failure(
+            400,
+            f"mine: the token of {caller.name} stands for no person with an address. "
+            "To fix: name the owner",
+        )
+    return caller.name
