@@ -6,7 +6,8 @@ executed.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import sqlalchemy as sa
@@ -61,34 +62,45 @@ def parse_cursor(text: str) -> tuple[int, str]:
     return int(position), name
 
 
-def jobs(
-    *,
-    states: Sequence[str],
-    queue: str | None,
-    owner: str | None,
-    name_prefix: str | None,
-    patterns: Sequence[str],
-    ended_since: float | None,
-    labels: Mapping[str, str],
-    after: str | None,
-    limit: int,
-) -> sa.Select[tuple[bytes]]:
+class JobChoice(NamedTuple):
+    """What jobs of a list have in common.
+
+    Attributes:
+        states: one of these; empty: any.
+        queue: None: any.
+        owner: None: any.
+        name_prefix: the beginning of the name; empty: any.
+        patterns: their names have any of these, in which ``*`` and ``?`` are wildcards.
+        ended_since: they had not ended by then, in seconds since the epoch; None: whenever.
+        labels: all of these.
+    """
+
+    states: Sequence[str] = ()
+    queue: str | None = None
+    owner: str | None = None
+    name_prefix: str | None = None
+    patterns: Sequence[str] = ()
+    ended_since: float | None = None
+    labels: Mapping[str, str] = MappingProxyType({})
+
+
+def jobs(choice: JobChoice, after: str | None, limit: int) -> sa.Select[tuple[bytes]]:
     """Select the newest runs of jobs, the last submitted first. See ``StoreReader.jobs``."""
     table = schema.JOBS.c
     conditions = [table.newest == sa.literal_column("1")]
-    if states:
-        conditions.append(table.state.in_(list(states)))
-    if queue is not None:
-        conditions.append(table.queue == queue)
-    if owner is not None:
-        conditions.append(table.owner == owner)
-    if name_prefix:
-        conditions.append(table.name.startswith(name_prefix, autoescape=True))
-    if patterns:
-        conditions.append(sa.or_(*(_has_name(pattern) for pattern in patterns)))
-    if ended_since is not None:
-        conditions.append(table.ended_at.is_(None) | (table.ended_at >= ended_since))
-    for key, value in labels.items():
+    if choice.states:
+        conditions.append(table.state.in_(list(choice.states)))
+    if choice.queue is not None:
+        conditions.append(table.queue == choice.queue)
+    if choice.owner is not None:
+        conditions.append(table.owner == choice.owner)
+    if choice.name_prefix:
+        conditions.append(table.name.startswith(choice.name_prefix, autoescape=True))
+    if choice.patterns:
+        conditions.append(sa.or_(*(_has_name(pattern) for pattern in choice.patterns)))
+    if choice.ended_since is not None:
+        conditions.append(table.ended_at.is_(None) | (table.ended_at >= choice.ended_since))
+    for key, value in choice.labels.items():
         conditions.append(table.labels.contains(f"\n{key}={value}\n", autoescape=True))
     if after is not None:
         position, name = parse_cursor(after)

@@ -7,7 +7,7 @@ With the write-ahead log a reader sees the last commit as a whole. What to selec
 import contextlib
 import math
 import pathlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Self
 
 import msgspec
@@ -83,34 +83,16 @@ class StoreReader:
 
     def jobs(
         self,
+        choice: statements.JobChoice = statements.JobChoice(),  # noqa: B008
         *,
-        states: Sequence[str] = (),
-        queue: str | None = None,
-        owner: str | None = None,
-        name_prefix: str | None = None,
-        patterns: Sequence[str] = (),
-        ended_since: float | None = None,
-        labels: Mapping[str, str] | None = None,
         limit: int = 1000,
         after: str | None = None,
     ) -> list[records.JobRecord]:
         """Return the newest run of each job, the last submitted first, without elements' notes.
 
-        Of ``patterns``, in which ``*`` and ``?`` are wildcards, a name has any. ``ended_since``, in
-        seconds since the epoch, leaves out jobs that had ended before. ``after`` is
-        ``statements.cursor(record)`` of the last job of the page before.
+        ``after`` is ``statements.cursor(record)`` of the last job of the page before.
         """
-        statement = statements.jobs(
-            states=states,
-            queue=queue,
-            owner=owner,
-            name_prefix=name_prefix,
-            patterns=patterns,
-            ended_since=ended_since,
-            labels=labels or {},
-            after=after,
-            limit=limit,
-        )
+        statement = statements.jobs(choice, after, limit)
         with database.told(self.url):
             return [codec.job(row.body) for row in self.rows(statement)]
 

@@ -33,7 +33,7 @@ from reconciler.server.repository_facts import RepositoryFacts
 from reconciler.server.server_store import ServerStore
 from reconciler.server.waits import CycleNews
 from reconciler.store import StoreReader
-from reconciler.store.statements import cursor, parse_cursor
+from reconciler.store.statements import JobChoice, cursor, parse_cursor
 
 LIMIT_MAX = 1000
 #: The most job names to compare with an unknown one.
@@ -105,7 +105,7 @@ def unknown_job(reader: StoreReader, name: str, run: int | None) -> errors.Failu
     alike = {
         job.name: None
         for length in (2, 1)
-        for job in reader.jobs(name_prefix=name[:length], limit=ALIKE_MAX)
+        for job in reader.jobs(JobChoice(name_prefix=name[:length]), limit=ALIKE_MAX)
     }
     refused = job_views.stored_refused(reader.view(job_views.REFUSED))
     hint = suggestions.hint(name, [*alike, *(one for one in refused if one not in alike)])
@@ -193,17 +193,17 @@ def jobs(
             parse_cursor(after)
         except ValueError as error:
             raise errors.Failure(400, f"after: {error}") from None
-    found = store.reader.jobs(
+    caller = authentication.identity_of(request)
+    choice = JobChoice(
         states=[one.value for one in job_state or []],
         queue=queue,
-        owner=job_filters.owner_of(authentication.identity_of(request), owner, mine=mine),
+        owner=job_filters.owner_of(caller, owner, mine=mine),
         name_prefix=prefix,
         patterns=names or (),
         ended_since=job_filters.parse_ended_since(ended_since),
         labels=job_filters.parse_labels(label),
-        limit=limit,
-        after=after,
     )
+    found = store.reader.jobs(choice, limit=limit, after=after)
     rights = rights_of(store.reader, request)
     shown = show_jobs(store.reader, found, job_views.ATTEMPTS_IN_LIST, rights)
     if not (after or job_state or queue or owner or mine or label):

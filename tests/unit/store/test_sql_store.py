@@ -288,8 +288,10 @@ def test_jobs_are_filtered_and_paged(opened: store.Store) -> None:
     )
     commit(opened, epoch, 1, samples.cycle(jobs=jobs))
 
-    def names(**filters: Any) -> list[int]:
-        return [int(found.name[4:]) for found in opened.reader.jobs(**filters)]
+    def names(limit: int = 100, after: str | None = None, **filters: Any) -> list[int]:
+        choice = statements.JobChoice(**filters)
+        found = opened.reader.jobs(choice, limit=limit, after=after)
+        return [int(one.name[4:]) for one in found]
 
     assert names() == [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]
     assert names(states=["Running"]) == [9, 8, 7]
@@ -322,7 +324,8 @@ def test_names_fit_patterns_with_two_wildcards_only(
 ) -> None:
     jobs = tuple(samples.job(name, order=1) for name in ("job_1", "job%1", "jobs1"))
     commit(opened, opened.lead("one", 50.0), 1, samples.cycle(jobs=jobs))
-    found = {one.name for one in opened.reader.jobs(patterns=[pattern, "nothing"])}
+    choice = statements.JobChoice(patterns=[pattern, "nothing"])
+    found = {one.name for one in opened.reader.jobs(choice)}
     assert found == set(fits)
 
 
@@ -333,7 +336,8 @@ def test_what_ended_long_ago_can_be_left_out(opened: store.Store) -> None:
         for n, (name, at) in enumerate(ended)
     )
     commit(opened, opened.lead("one", 50.0), 1, samples.cycle(jobs=jobs))
-    assert [one.name for one in opened.reader.jobs(ended_since=150.0)] == ["alive", "new"]
+    choice = statements.JobChoice(ended_since=150.0)
+    assert [one.name for one in opened.reader.jobs(choice)] == ["alive", "new"]
 
 
 NEVER = {
