@@ -63,7 +63,7 @@ def parse_cursor(text: str) -> tuple[int, str]:
 
 
 class JobChoice(NamedTuple):
-    """What jobs of a list have in common.
+    """A choice of jobs by what they have in common.
 
     Attributes:
         states: one of these; empty: any.
