@@ -49,7 +49,7 @@ def show(items: list[Json], now: float, *, wide: bool) -> None:
     is_whole = wide or not terminal.is_bounded()  # names are whole where nobody looks at a width
     if wide:
         headings += ["RUN", "OWNER", "NODES"]
-    elif not is_whole:
+    else:
         left = terminal.free_width(headings, [row[:-1] for row in rows])
         below = _move_down(rows, items, max(left, LEAST["REASON"]))
     right = "TASKS WAITED RAN DONE START RUN"
