@@ -1,7 +1,7 @@
 """The nodes of a pool in service, for everything that compares GPUs of two states."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from reconciler.model import desired
 from reconciler.model.state import instance_records, records
@@ -10,12 +10,19 @@ from reconciler.model.state.states import NodeState
 _SILENT = (NodeState.UNKNOWN, NodeState.GONE)
 
 
-def gpus(pool: desired.Pool, observed: records.Observed) -> dict[str, int]:
-    """Return the nodes of a pool that may get work, with the GPUs that each declares."""
+def managed(pool: desired.Pool, observed: records.Observed) -> dict[str, int]:
+    """Return the nodes of a pool that there are, drained ones too, with the GPUs that each
+    declares.
+    """
     if pool.observe_only:
         return {}
     each = pool.node_resources.gpu_milli // 1000
-    return {node: each for node in _machines(pool, observed) if node not in pool.drains}
+    return dict.fromkeys(_machines(pool, observed), each)
+
+
+def not_drained(pool: desired.Pool, nodes: Mapping[str, int]) -> dict[str, int]:
+    """Return those nodes of a pool that may get work."""
+    return {node: gpus for node, gpus in nodes.items() if node not in pool.drains}
 
 
 def _machines(pool: desired.Pool, observed: records.Observed) -> Iterable[str]:

@@ -23,13 +23,15 @@ _NO_DOCUMENT = ("Queue/default", msgspec.to_builtins(desired.Queue("default")))
 class PoolImpact(msgspec.Struct, frozen=True):
     """GPUs and nodes of one pool that leave and enter service.
 
-    A node is in service if its pool manages it and git does not drain it. It counts with the GPUs
+    A node is in service if its pool manages it, git does not drain it, and no maintenance keeps it
+    now. It counts with the GPUs
     that its pool declares, whether or not it reports. If it reports, a change may take it out of
     service as :mod:`service_exits` says. In a provisioned pool, existing and coming
     nodes count, and at least its minimum. ``pool`` is empty for all pools together, in which a node
     that only changes its pool neither leaves nor enters. Its own pool counts it in ``gpus_moving``,
     a part of those leaving. ``nodes_losing``: how many nodes lose GPUs, all or some of them.
     ``gpus_at_risk`` and ``nodes_at_risk`` may leave besides, by checks of which no result is known.
+    ``gpus_managed`` are those before the change, of nodes out of service too.
     All pools together leave out what is at risk by trials: of each pool one node may always leave,
     and a check for many small pools would else be too much for the cluster.
     """
@@ -46,6 +48,7 @@ class PoolImpact(msgspec.Struct, frozen=True):
     nodes_losing: int = 0
     gpus_at_risk: int = 0
     nodes_at_risk: int = 0
+    gpus_managed: int = 0
 
     @property
     def gpus_lost(self) -> int:
@@ -211,9 +214,12 @@ def _pools(service: service_exits.InService) -> tuple[PoolImpact, tuple[PoolImpa
             moving = sum(
                 min(old[name][node], every[1].get(node, 0)) for node in found.nodes_leaving
             )
-            touched.append(msgspec.structs.replace(found, gpus_moving=moving))
+            size = service.managed.get(name, 0)
+            touched.append(msgspec.structs.replace(found, gpus_moving=moving, gpus_managed=size))
     beyond = [one for one in service.risks if not one.trial]
-    return _with_risk(_capacity("", *every), beyond), tuple(touched)
+    total = _with_risk(_capacity("", *every), beyond)
+    size = sum(service.managed.values())
+    return msgspec.structs.replace(total, gpus_managed=size), tuple(touched)
 
 
 def _with_risk(of: PoolImpact, risks: Collection[service_exits.CheckRisk]) -> PoolImpact:

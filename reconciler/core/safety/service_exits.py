@@ -17,6 +17,7 @@ import msgspec
 from reconciler.core.safety import capacity
 from reconciler.model import desired
 from reconciler.model.observed import health_checks
+from reconciler.model.rules import recurrence
 from reconciler.model.state import records
 from reconciler.model.values import times
 
@@ -106,11 +107,13 @@ class InService(msgspec.Struct, frozen=True):
     """Nodes in service before and after a change, by pool, with the GPUs that each declares.
 
     ``exits`` are nodes, by name, that leave service although their pool keeps them; ``risks`` say
-    how many more may.
+    how many more may. ``managed`` are the GPUs of each pool before the change, those of nodes that
+    are drained or in maintenance too.
     """
 
     before: dict[str, dict[str, int]] = {}
     after: dict[str, dict[str, int]] = {}
+    managed: dict[str, int] = {}
     exits: dict[str, ServiceExit] = {}
     risks: tuple[CheckRisk, ...] = ()
 
@@ -147,10 +150,13 @@ def compare(
     Nodes that a change adds enter service only if their reports fit. Nodes whose reports fit after
     the change, and not before it, enter service by it.
     """
-    old = {name: capacity.gpus(pool, observed) for name, pool in before.pools.items()}
-    new = {name: capacity.gpus(pool, observed) for name, pool in after.pools.items()}
+    managed, old = _not_drained(before, observed)
+    _, new = _not_drained(after, observed)
+    closed = maintenance_now(before, now)
+    old, new = _without(old, closed), _without(new, closed & maintenance_now(after, now))
+    sizes = {pool: sum(nodes.values()) for pool, nodes in managed.items()}
     if not concerns_nodes(before, after):
-        return InService(old, new)
+        return InService(old, new, sizes)
     pool_of = {node: pool for pool, nodes in old.items() for node in nodes}
     will_be = _foresee(before, after, new, observed, now)
     exits: dict[str, ServiceExit] = {}
@@ -182,7 +188,18 @@ def compare(
         exits.setdefault(one.node, msgspec.structs.replace(one, former=former))
     left = _without(new, out_after | exits.keys())
     risks = tuple(_risks(before, after, pool_of, left, observed))
-    return InService(_without(old, out_before), left, exits, risks)
+    return InService(_without(old, out_before), left, sizes, exits, risks)
+
+
+def _not_drained(
+    structure: desired.Structure, observed: records.Observed
+) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, int]]]:
+    """Return all nodes of pools, and those that are not drained, with their GPUs."""
+    found = {name: capacity.managed(pool, observed) for name, pool in structure.pools.items()}
+    left = {
+        name: capacity.not_drained(structure.pools[name], nodes) for name, nodes in found.items()
+    }
+    return found, left
 
 
 def _without(nodes_by_pool: NodesByPool, left_out: AbstractSet[str]) -> dict[str, dict[str, int]]:
@@ -384,6 +401,22 @@ def _reserved(
         for node in sorted(kept & served):
             pool, gpus = places[node]
             yield ServiceExit(node, pool, gpus, "reservation", _window(one), reservation=name)
+
+
+def maintenance_now(structure: desired.Structure, now: float) -> frozenset[str]:
+    """Return the nodes that maintenance keeps from all work at this moment."""
+    found: set[str] = set()
+    for one in structure.reservations.values():
+        if one.maintenance and _is_open(one, now):
+            found.update(_kept(one, structure, structure.pool_of_node()))
+    return frozenset(found)
+
+
+def _is_open(one: desired.Reservation, now: float) -> bool:
+    if not one.schedule:
+        return one.starts_at <= now < one.ends_at
+    spans = recurrence.spans(one.schedule, one.duration_s, now)
+    return any(begin <= now < end for begin, end in spans)
 
 
 def _is_same(old: desired.Reservation, new: desired.Reservation) -> bool:

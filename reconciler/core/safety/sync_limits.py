@@ -143,7 +143,7 @@ def _limits(
         return review_findings.Finding(part, "over-limit", text)
 
     for one in (change.total, *_pools_beside_total(change)):
-        if safety.gpu_share is None or one.gpus_before < max(1, safety.gpu_floor):
+        if safety.gpu_share is None or one.gpus_managed < max(1, safety.gpu_floor):
             continue
         if one.is_one_of_several:
             continue  # of a small pool one node is a large share, and may need repair like any

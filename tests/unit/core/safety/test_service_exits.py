@@ -152,6 +152,7 @@ def amounts(gpus: int) -> desired.QuotaAmounts:
 
 
 ALL_4 = list(A4.nodes)
+HOURLY = ((0,), None, None, None, None)
 NIGHTLY = ((0,), (2,), None, None, None)
 
 
@@ -193,6 +194,38 @@ def test_reservations_take_out_what_they_keep_and_did_not_keep(
     found = measured(reserved(*before), reserved(*after))
     assert found.total.gpus_lost == 8 * len(nodes)
     assert [one.node for one in found.exits] == nodes
+
+
+OPEN = {"starts_at": NOW - 60, "ends_at": NOW + 60}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "gpus"),
+    [
+        (reservation(nodes=("a0",), maintenance=True), None, (32, 32)),
+        (reservation(nodes=("a0",), maintenance=True, **OPEN), None, (24, 32)),
+        (
+            reservation(nodes=("a0",), maintenance=True, **OPEN),
+            reservation(nodes=("a0", "a1"), maintenance=True, **OPEN),
+            (24, 16),
+        ),
+        # who has reserved nodes uses them
+        (reservation(nodes=("a0",), users=("ada",), **OPEN), None, (32, 32)),
+        (
+            reservation(nodes=("a0",), maintenance=True, schedule=HOURLY, duration_s=3600),
+            None,
+            (24, 32),
+        ),
+    ],
+)
+def test_nodes_in_maintenance_are_out_of_service_while_it_lasts(
+    before: desired.Reservation, after: desired.Reservation | None, gpus: tuple[int, int]
+) -> None:
+    found = measured(reserved(before), reserved(*[after] if after else ())).total
+    assert (found.gpus_before, found.gpus_after) == gpus
+    assert found.gpus_managed == 32
+    unchanged = measured(reserved(before), reserved(before)).total
+    assert (unchanged.gpus_before, unchanged.gpus_after) == (gpus[0], gpus[0])
 
 
 # --- limits and running work ------------------------------------------------------------------

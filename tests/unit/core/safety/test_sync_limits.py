@@ -31,6 +31,7 @@ def limits(**values: Any) -> desired.SafetyLimits:
 
 
 A4, A3, A2 = pool("a", 4), pool("a", 3), pool("a", 2)
+A4_DRAINED = pool("a", 4, drains={"a0": "fan"})
 OVER = ["structure over-limit"]
 BOTH = ["structure over-limit", "structure over-limit"]  # of all, and of the pool
 
@@ -47,6 +48,11 @@ BOTH = ["structure over-limit", "structure over-limit"]  # of all, and of the po
         (limits(gpu_share=0.5), (A4,), (A2,), []),
         (limits(gpu_share=None, gpus=15), (A4,), (A2,), OVER),
         (limits(gpu_share=None, gpus=16), (A4,), (A2,), []),
+        # drained nodes make no cluster small: what is left is not free to go
+        (limits(gpu_floor=32), (A4_DRAINED,), (), OVER),
+        (limits(gpu_floor=33), (A4_DRAINED,), (), []),
+        (limits(gpu_floor=32), (A4_DRAINED,), (A4_DRAINED,), []),
+        (limits(gpu_floor=32), (A4_DRAINED,), (A4,), []),
         # a small part of all, and much of one pool
         (limits(), (pool("a", 4), pool("b", 16)), (pool("a", 2), pool("b", 16)), OVER),
         # one node of a small pool, and not its last, nor a part of two
