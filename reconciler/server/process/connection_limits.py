@@ -392,7 +392,27 @@ class _Connection(h11_impl.H11Protocol):
     def on_response_complete(self) -> None:
         """Wait for the next request, part of which may have come already."""
         super().on_response_complete()
+        self._end_tls()
         self._await_more()
+
+    def shutdown(self) -> None:
+        """The server stops: close it, or let the answer that goes on be its last."""
+        super().shutdown()
+        self._end_tls()
+
+    def _end_tls(self) -> None:
+        """Close what is below TLS once the goodbye is sent.
+
+        Whoever keeps a connection without asking anything reads no goodbye and answers none, and
+        the end of the server would wait for that.
+        """
+        outer = self._outer
+        if outer is None or outer is self.transport or outer.is_closing():
+            return
+        if not self.transport.is_closing():
+            return
+        if not self.transport.get_write_buffer_size():  # else the end of an answer would be lost
+            outer.close()
 
     def _await_more(self) -> None:
         """Begin to wait for what is missing, unless that goes on already, or nothing is."""

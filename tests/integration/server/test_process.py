@@ -1,10 +1,12 @@
 """The process starts with a clear line or a clear error, and leaves nothing behind."""
 
+import datetime as dt
 import os
 import pathlib
 import selectors
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from concurrent import futures
@@ -13,6 +15,7 @@ import pytest
 
 from reconciler.model.protocol import loop_messages
 from reconciler.model.values import addresses
+from reconciler.operations import own_ca
 from reconciler.server import shutdown
 from tests.integration.server import parts
 
@@ -88,6 +91,35 @@ def test_it_ends_on_a_signal_without_a_word(tmp_path: pathlib.Path) -> None:
     try:
         served.ready().end()
         assert parts.stop(served.process) == ""
+    finally:
+        served.close()
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/v1/events?after=0&wait_s=30"])
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_its_end_waits_for_nobody_who_keeps_a_connection_open(
+    tmp_path: pathlib.Path, scheme: str, path: str
+) -> None:
+    """Whoever has nothing to ask reads nothing either, so it answers no goodbye of TLS."""
+    folder = tmp_path / "tls"
+    own_ca.init(folder, ["localhost"], dt.datetime.now(dt.UTC))
+    pair = ("--tls-cert", str(folder / "server.pem"), "--tls-key", str(folder / "server.key"))
+    served = parts.Served(tmp_path, *(pair if scheme == "https" else ()))
+    try:
+        served.loop.wait_connected()
+        port = int(served.address.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), timeout=parts.PATIENCE_S) as kept:
+            if scheme == "https":
+                context = ssl.create_default_context(cafile=folder / "ca.pem")
+                kept = context.wrap_socket(kept, server_hostname="localhost")
+            token = "Authorization: Bearer the-test"
+            kept.sendall(f"GET /healthz HTTP/1.1\r\nHost: x\r\n{token}\r\n\r\n".encode())
+            assert kept.recv(4096).startswith(b"HTTP/1.1 200")
+            if path != "/healthz":
+                kept.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n{token}\r\n\r\n".encode())
+            served.end()
+            assert parts.stop(served.process) == ""
+            kept.close()
     finally:
         served.close()
 
