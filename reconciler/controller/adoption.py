@@ -165,6 +165,7 @@ class Adoption:
             None if trusted is None else frozenset(trusted),
             frozenset(self.state.started),
             "" if self.state.told or not self.state.known else self.state.why,
+            not self.state.blocked,
         )
         last = self._last
         if last is not None and last[0] is desired_state and last[1] == recovery:

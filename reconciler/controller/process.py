@@ -272,9 +272,12 @@ def _provisioner(options: argparse.Namespace, inbox: loop_inbox.Inbox) -> runner
 
 
 def _tell_start(epoch: int, options: argparse.Namespace) -> None:
-    """Log who leads, without addresses, because they may hold passwords."""
+    """Log what runs where, without addresses, because they may hold passwords.
+
+    Whether it leads, git says later.
+    """
     place = f"its state in {options.state}, its API at {options.listen}"
-    log.info("controller %s leads as epoch %d, %s", __version__, epoch, place)
+    log.info("controller %s has begun epoch %d of its store, %s", __version__, epoch, place)
 
 
 def run(

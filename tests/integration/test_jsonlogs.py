@@ -130,7 +130,7 @@ def test_every_line_is_an_object_with_what_it_is_of(bed: tuple[beds.Bed, Site]) 
     of_task = [line["message"] for line in said["agent"] if line.get("job") == "good"]
     assert [word.split(":")[0] for word in of_task] == ["task started", "task ended"]
     words = [line["message"] for line in said["loop"]]
-    assert any(word.startswith("controller ") and "leads as epoch" in word for word in words)
+    assert any(word.startswith("controller ") and "has begun epoch" in word for word in words)
     of_good = [line for line in said["loop"] if line.get("job") == "good"]
     assert {"JobPlaced", "JobSucceeded"} <= {line["event"] for line in of_good}
     assert {line["revision"] for line in of_good if line["event"] == "JobPlaced"} == {good}

@@ -31,6 +31,8 @@ ATTEMPTS_MAX = 1000
 LOOK_EVERY_S = 2.0
 #: The longest line that is held back until its end comes.
 LINE_BYTES_MAX = 64 * 1024
+#: Beginning of the message of a job that nobody adopted after a store was lost or restored.
+COUNTS_AS_DONE = "it counts as done"
 #: Beginnings of the controller's line if no try of the task was made.
 UNSTARTED = (
     b"muster: no attempt at this task of job ",
@@ -235,6 +237,12 @@ def _leave_unstarted(api: "api_client.ApiClient", name: str, query: dict[str, st
     why = [f"{one['code']}: {one['message']}" for one in job.get("reasons", ())[:1]]
     why = why or [": ".join(filter(None, (job["state"], job.get("message"))))]
     which = f"element {query['element']} of {name}" if "element" in query else name
+    if over and why[0].partition(": ")[2].startswith(COUNTS_AS_DONE):
+        terminal.fail(
+            f"it is not known if {which} ever started, so no output of it is known: {why[0]}. If "
+            "it ran before the store was lost, its output is on its nodes, in `logs` of each "
+            "agent's folder"
+        )
     verb = "never started" if over else "has not started"
     terminal.fail(f"{which} {verb}, so there is no output: {why[0]}")
 

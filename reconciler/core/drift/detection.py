@@ -35,6 +35,8 @@ _MESSAGE_CHARACTERS_MAX = 500
 _TIME_MAX = 4.1e9
 #: States of nodes whose last report may be outdated.
 _NOT_HEARD = (NodeState.UNKNOWN, NodeState.GONE)
+#: Differences of nodes that report nothing.
+_OF_SILENCE = ("node-silent", "node-missing")
 _FORMATS = (quantities.format_cpu, quantities.format_memory, quantities.format_gpu)
 
 
@@ -102,6 +104,9 @@ def detect_drift(
     waits_for = functools.partial(
         remediation.waits_for, limits=limits, nodes=nodes, attempts=attempts, states=states
     )
+    recovery = desired_state.recovery
+    if recovery is not None and not recovery.answers:  # it is not the nodes that are silent
+        found = [one for one in found if one.kind not in _OF_SILENCE]
     return tuple(
         _row(
             difference,

@@ -144,8 +144,8 @@ def _amounts(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Misma
         wanted = f"{declared.cpu_milli / 1000:g}"
         yield _inventory("cpu", found, wanted)
     if capacity.memory_bytes < declared.memory_bytes:
-        found, wanted = f"{capacity.memory_bytes} bytes of memory", str(declared.memory_bytes)
-        yield _inventory("memory", found, wanted)
+        found = f"{quantities.short_memory(capacity.memory_bytes)} of memory"
+        yield _inventory("memory", found, quantities.short_memory(declared.memory_bytes))
     # a device that is there and unusable is a difference of its own
     failed = sum(gpu.state != devices.OK for gpu in inventory.gpus)
     if gpu_milli + 1000 * failed < declared.gpu_milli:
@@ -182,8 +182,9 @@ def _devices(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Misma
     usable = [gpu for gpu in inventory.gpus if gpu.state == devices.OK]  # others may tell nothing
     small = [gpu for gpu in usable if gpu.memory_bytes < memory_bytes]
     if small:
-        found = f"{small[0].memory_bytes} bytes of memory in GPU {small[0].index}"
-        yield _inventory("gpu-memory", found, str(memory_bytes))
+        size = quantities.short_memory(small[0].memory_bytes)
+        found = f"{size} of memory in GPU {small[0].index}"
+        yield _inventory("gpu-memory", found, quantities.short_memory(memory_bytes))
     model = _plain_model(pool.gpu_model)
     other = [gpu for gpu in usable if model and _plain_model(gpu.model) != model]
     if other:

@@ -115,6 +115,7 @@ class Recovery(msgspec.Struct, frozen=True):
             for nothing from now on. None: nobody has said yet.
         started: names of jobs that somebody wants to start, also if a part of a gang is alive.
         begun: why the store may not know all that was run, once, when this begins.
+        answers: False while another controller leads: nodes that report get no answer.
     """
 
     awaiting: frozenset[str] = frozenset()
@@ -122,6 +123,7 @@ class Recovery(msgspec.Struct, frozen=True):
     trusted: frozenset[str] | None = None
     started: frozenset[str] = frozenset()
     begun: str = ""
+    answers: bool = True
 
 
 #: The words by which an internal error of Muster is named and found.

@@ -23,6 +23,9 @@ MEMORY_SUFFIXES = {
     "Ti": 2**40,
     "Pi": 2**50,
 }
+_BINARY = ("Pi", "Ti", "Gi", "Mi", "Ki", "")
+#: Longer amounts are rounded for people.
+_SHORT_CHARACTERS_MAX = 7
 #: Units of durations, largest first, in seconds.
 DURATION_UNITS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 
@@ -168,6 +171,15 @@ def format_memory(amount_bytes: int) -> str:
         if amount_bytes % MEMORY_SUFFIXES[suffix] == 0:
             return f"{amount_bytes // MEMORY_SUFFIXES[suffix]}{suffix}"
     return str(amount_bytes)
+
+
+def short_memory(amount_bytes: int) -> str:
+    """Return bytes as people read them: exact if that is short, else two digits less than it."""
+    exact = format_memory(amount_bytes)
+    if len(exact) <= _SHORT_CHARACTERS_MAX:
+        return exact
+    suffix = next(one for one in _BINARY if amount_bytes >= MEMORY_SUFFIXES[one])
+    return f"{100 * amount_bytes // MEMORY_SUFFIXES[suffix] / 100:g}{suffix}"
 
 
 def parse_gpu(written: str | float) -> int:

@@ -162,7 +162,7 @@ def _silent(node: records.NodeRecord, attempts: Sequence[records.AttemptRecord])
     return SilentNode(
         node=node.name,
         pool=node.pool,
-        last_heard=times.format_time(heard_at) if heard_at else None,
+        last_heard=times.format_time(node.last_report_at) if node.last_report_at else None,
         tasks=len(attempts),
         given_up=times.format_time(max(known)) if known else None,
         endless=len(ends) - len(known),

@@ -117,7 +117,10 @@ def _going_on(
     nodes = {node.name: node for node in reader.nodes()}
     for attempt, job in rollups.open_attempts(reader):
         spec = job.spec if job is not None else None
-        for key, usage in usage_charges.usage_of(attempt, spec, nodes.get(attempt.node), asked.now):
+        parts = usage_charges.usage_of(attempt, spec, nodes.get(attempt.node), asked.now)
+        for position, (key, usage) in enumerate(parts):
+            if position == len(parts) - 1:  # an attempt that has ended counts in its last hour too
+                usage = msgspec.structs.replace(usage, attempts=1)
             if first <= key.hour < last:
                 yield tuple(getattr(key, rollups.USAGE_COLUMNS[one]) for one in asked.by), usage
 

@@ -17,6 +17,13 @@ TOLD_MAX = 20
 STAYS = "its file stays: "
 
 
+#: Warning of a submission to a controller that leads nothing.
+NOT_LED = (
+    "nothing starts yet, because this controller does not lead: {blocked}. When it does, `muster "
+    "adopt` asks whether this job is to start, for another controller may have started it"
+)
+
+
 class ResultView(msgspec.Struct, frozen=True):
     """Result of one document or subject; ``warnings`` do not refuse a document."""
 
@@ -118,14 +125,26 @@ class ChangeIntake:
             return await self._waiting.submit(submitter, wanted)
         return await submitter.submit(wanted, together=together)
 
+    def _warned(self, results: Results, verb: remote_changes.Verb) -> Results:
+        published = self._link.published
+        if verb != "submit" or published is None or not published.blocked:
+            return results
+        warning = NOT_LED.format(blocked=published.blocked)
+        warned = [
+            msgspec.structs.replace(one, warnings=[*one.warnings, warning]) if one.commit else one
+            for one in results.items
+        ]
+        return msgspec.structs.replace(results, items=warned)
+
     async def judged(self, results: Results, verb: remote_changes.Verb) -> Results:
         """Return the same results, with a message on those that are committed and do not apply by
-        themselves.
+        themselves, and a warning on jobs that are submitted to a controller that leads nothing.
 
         Raises:
             Failure: too many wait.
             StoreError: the store can't be read.
         """
+        results = self._warned(results, verb)
         withheld = await self._review.told(verb)
         if not withheld:
             return results

@@ -50,7 +50,7 @@ ROWS = (
         "GPU 1 is a NVIDIA H100, NVIDIA H200 declared"),
     Row("the model as older drivers write it", (gpu(0, model="H200"), gpu(1)), ""),
     Row("too little memory", (gpu(0), gpu(1, memory=80 * GIB)),
-        f"{80 * GIB} bytes of memory in GPU 1, {140 * GIB} declared"),
+        "80Gi of memory in GPU 1, 140Gi declared"),
     Row("one that nobody may compute on", (gpu(0), gpu(1, mode="prohibited")),
         "GPU 1 (GPU-1) is in compute mode prohibited: no task can use it"),
     Row("a spare one that nobody may compute on",

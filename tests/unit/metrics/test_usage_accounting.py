@@ -302,7 +302,7 @@ def test_sums_are_added_up_in_the_store_and_what_runs_is_charged_up_to_now(
     whole = usage_reports.ReportPeriod(0.0, 10 * HOUR, ("user",), 9 * HOUR)
     made = usage_reports.make("usage", opened.reader, whole)
     (row,) = made.rows
-    assert row[:2] == ("ada@example.org", 2)
+    assert row[:2] == ("ada@example.org", 3), "two have ended, and one runs"
     assert row[3] == pytest.approx(2 * 3.5 + 2)
     part = usage_reports.ReportPeriod(2 * HOUR, 3 * HOUR, ("queue", "model"), 9 * HOUR)
     (row,) = usage_reports.make("usage", opened.reader, part).rows

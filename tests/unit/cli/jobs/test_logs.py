@@ -8,14 +8,18 @@ import pytest
 import typer
 
 from reconciler.cli.jobs import logs
+from reconciler.core.jobs import takeover
 from reconciler.operations.client import api_client
 
 
 class Api:
     """A controller's answers: attempts of one job, and what its tasks wrote."""
 
-    def __init__(self, written: Mapping[str, list[bytes]], state: str = "Running") -> None:
+    def __init__(
+        self, written: Mapping[str, list[bytes]], state: str = "Running", message: str = ""
+    ) -> None:
         self.written = written
+        self.message = message
         self.state = state
         self.asked: list[Mapping[str, str]] = []
         #: While two tasks are followed each waits for the other to have been asked for too.
@@ -24,7 +28,7 @@ class Api:
     def get(self, path: str, **query: Any) -> Any:
         assert path == "/v1/jobs/train"
         attempts = [{"task": task, "attempt": 1} for task in (*self.written, *self.written)]
-        return {"job": {"attempts": attempts, "state": self.state}}
+        return {"job": {"attempts": attempts, "state": self.state, "message": self.message}}
 
     def stream(self, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
         self.asked.append(query)
@@ -70,6 +74,19 @@ def test_the_first_of_many_tasks_are_shown_and_the_rest_is_said(
     lines, err = shown(api, capfdbinary)
     assert len(lines) == logs.TASKS_MAX
     assert "showing the first 64 of 70 tasks of job train" in " ".join(err.split())
+
+
+def test_of_a_job_that_nobody_adopted_it_is_not_known_if_it_ran(
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    """Its attempts are lost with the store, not its output."""
+    api = Api({}, "Cancelled", message=takeover.DECLARED_OVER)
+    with pytest.raises(typer.Exit) as left:
+        shown(api, capfdbinary, follow="false")
+    assert left.value.exit_code == 1
+    told = " ".join(capfdbinary.readouterr().err.decode().split())
+    assert "it is not known if train ever started, so no output of it is known: Cancelled" in told
+    assert "never started" not in told
 
 
 WIDELY = {"every": "true", "widely": "true"}

@@ -411,3 +411,13 @@ def test_what_waits_for_a_job_that_counts_as_done_starts(condition: str, *, star
         bed.tell(node)
     assert bool(bed.on("second")) is starts
     assert (bed.world.reason("second") == "DependencyNeverMet") is not starts
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_nodes_that_get_no_answer_are_not_called_silent(*, answers: bool) -> None:
+    """While another controller leads, it is this one that refuses their reports."""
+    bed = Recovering("a")
+    bed.recovery = desired.Recovery(frozenset({"a"}), answers=answers)
+    bed.world.now += 3600
+    kinds = {one.kind for one in bed.cycle().drift or ()}
+    assert bool(kinds & {"node-silent", "node-missing"}) is answers

@@ -65,12 +65,18 @@ def larger(memory_gi: int, gpus: int = 8) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("before", "after", "observed", "leaving", "why"),
     [
-        (A4, pool("a", 4, **larger(512)), FOUR, 32, "bytes of memory"),
+        (A4, pool("a", 4, **larger(512)), FOUR, 32, "of memory, 512Gi declared"),
         (A4, pool("a", 4, gpus=9), FOUR, 32, "8 GPUs, 9 declared"),
         (A4, pool("a", 4, gpu_model="H100"), FOUR, 32, "GPU 0 is a NVIDIA H200"),
         (A4, pool("a", 4, gpu_model="h200"), FOUR, 0, ""),
         (A4, pool("a", 4, gpu_driver="560"), FOUR, 32, "NVIDIA driver 550.54, 560 declared"),
-        (A4, pool("a", 4, gpu_memory_bytes=180 * GI), FOUR, 32, "bytes of memory in GPU 0"),
+        (
+            A4,
+            pool("a", 4, gpu_memory_bytes=180 * GI),
+            FOUR,
+            32,
+            "of memory in GPU 0, 180Gi declared",
+        ),
         # one node has less than is asked now
         (A4, pool("a", 4, gpu_model="H100"), seen("a2"), 8, "GPU 0 is a NVIDIA H200"),
         # nobody knows of nodes that never reported

@@ -235,3 +235,18 @@ def test_a_verb_goes_with_the_number() -> None:
 )
 def test_hours_are_told_in_one_form(hours: float, told: str) -> None:
     assert quantities.format_hours(hours) == told
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [
+        (0, "0"),
+        (8 * 2**30, "8Gi"),
+        (1536 * 2**20, "1536Mi"),
+        (16 * 2**30 - 1, "15.99Gi"),
+        (150_754_820_096, "140.4Gi"),
+        (1023, "1023"),
+    ],
+)
+def test_memory_for_people_is_short_and_never_more_than_there_is(amount: int, text: str) -> None:
+    assert quantities.short_memory(amount) == text

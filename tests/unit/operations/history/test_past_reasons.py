@@ -223,6 +223,10 @@ def test_what_is_told_of_tasks_on_a_silent_node_is_what_then_happens(lease_s: in
     (row,) = told()
     assert (row.node, row.pool, row.tasks) == (attempt.node, "pool", 1)
     assert row.last_heard == times.format_time(heard_at)
+    node = world.memory.nodes[attempt.node]
+    later = msgspec.structs.replace(node, last_answer_at=heard_at + 10)
+    (answered,) = past_reasons.silent(world.memory.attempts.values(), {node.name: later})
+    assert answered.last_heard == row.last_heard, "an answer that it got later is no report"
     if lease_s is None:
         assert (row.given_up, row.endless) == (None, 1)
         world.advance(7 * 86400)

@@ -5,18 +5,20 @@ from typing import Any
 
 import pytest
 
+from reconciler.model.protocol import loop_messages
 from reconciler.operations.changes import remote_changes
 from reconciler.server import errors
 from reconciler.server.auth import tokens
 from reconciler.server.changes import change_intake, change_review
 
+NOT_LED = change_intake.NOT_LED.format(blocked="the controller on vm leads")
 CALLER = tokens.Caller("a@example.org", "user")
 
 
 class Surroundings:
     """Review, submitter, hints, audit and link of an intake, which note what they get."""
 
-    published = None
+    published: loop_messages.Published | None = None
 
     def __init__(self, *, refused: dict[int, str] | None = None, withheld: str = "") -> None:
         self.refused = refused or {}
@@ -107,6 +109,27 @@ def test_only_what_is_committed_can_be_held() -> None:
     results = around.push("drain", "a", "b")
     judged = asyncio.run(around.intake().judged(results, "drain"))
     assert [one.message for one in judged.items] == ["held", "it is so already"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "blocked", "warned"),
+    [
+        ("submit", "the controller on vm leads", [[NOT_LED], []]),
+        ("submit", "", [[], []]),
+        ("cancel", "the controller on vm leads", [[], []]),
+    ],
+)
+def test_who_submits_to_a_controller_that_leads_nothing_is_warned(
+    verb: remote_changes.Verb, blocked: str, warned: list[list[str]]
+) -> None:
+    around = Surroundings()
+    around.results["b"] = remote_changes.RemoteChangeResult("b", 200, "it is so already")
+    results = around.push("cancel", "a", "b")
+    around.published = loop_messages.Published(
+        epoch=1, cycle=1, at=1.0, ready=True, poll_s=1.0, metrics=b"", blocked=blocked
+    )
+    judged = asyncio.run(around.intake().judged(results, verb))
+    assert [one.warnings for one in judged.items] == warned
 
 
 def test_without_a_repository_nothing_is_taken() -> None:
