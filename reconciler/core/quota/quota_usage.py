@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from reconciler.core import cycle_attempts, cycle_cache, job_draft
 from reconciler.core.cycle import cycle_alarm, cycle_events, cycle_jobs, cycle_work
 from reconciler.core.jobs import run_times, running_gangs
-from reconciler.core.quota import quota_accounts
+from reconciler.core.quota import guaranteed_turns, quota_accounts
 from reconciler.model import desired
 from reconciler.model.rules import quota_limits
 from reconciler.model.rules.quota_limits import HOUR_S, reserved_s
@@ -56,6 +56,7 @@ class QuotaAccounts:
         self._now = now
         self._of: dict[tuple[str, str], tuple[quota_accounts.QuotaAccount, ...]] = {}
         self.all = [quota_accounts.QuotaAccount(quota) for quota in structure.quotas.values()]
+        self._guarantees = guaranteed_turns.GuaranteedTurns(structure, held.allocated)
         if not self.all:
             return
         for account in self.all:
@@ -246,7 +247,26 @@ class QuotaAccounts:
         allowed = min([elements, *(self._fitting(one, spec, each)[0] for one in accounts)])
         if allowed:
             self._let_through(accounts, spec, each, allowed)
+            self._guarantees.take(spec.queue, each, allowed)
         return allowed
+
+    def admit_guaranteed(
+        self, spec: desired.Job, elements: int, tasks: tuple[resources.Resources, ...]
+    ) -> int:
+        """Return how many elements may start that the guarantee of their queue covers. They count.
+
+        They go before what waits for room without a guarantee. Where jobs are let through one by
+        one, by ``spec.jobs.pending``, everybody keeps their turn.
+
+        Args:
+            spec: as for :meth:`admit`, which decides about the others afterwards.
+            elements: how many could start.
+            tasks: as for :meth:`admit`.
+        """
+        if any(account.quota.pending is not None for account in self.accounts_of(spec)):
+            return 0
+        covered = self._guarantees.covered(spec.queue, _sums(tasks), elements)
+        return self.admit_nominated(spec, covered, tasks) if covered else 0
 
     def refusal(self, spec: desired.Job, tasks: tuple[resources.Resources, ...]) -> Reason | None:
         """Return why no element may start besides those admitted; None if one more may."""

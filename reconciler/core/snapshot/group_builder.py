@@ -174,7 +174,8 @@ class PendingGroupBuilder:
         return self._input
 
     def _let_through(self, let_last: LetLast) -> None:
-        """Ask quotas about nominated jobs, then pending ones, then those that grow.
+        """Ask quotas about nominated jobs, pending ones that a guarantee covers, other pending
+        ones, then those that grow.
 
         What a gang below its minimum lacks comes before pending ones of its priority. Jobs that can
         never start, by the last cycle, come last and take nobody's place.
@@ -191,6 +192,11 @@ class PendingGroupBuilder:
             for _, _, record, ready, _ in self._capped
             if record.name in nominated
         }
+        for (name, kind), (_, _, record, ready, _) in zip(
+            pending_input.capped, self._capped, strict=True
+        ):
+            if name not in nominated and kind not in pending_input.let_last:
+                granted[name] = self._admit_guaranteed(record, ready)
         last = []
         growing = sorted(self._growing, key=lambda one: one[:2])
         lacking = collections.deque(growing)
@@ -261,6 +267,12 @@ class PendingGroupBuilder:
         tasks, capped = _asked(self._accounts, record.spec)
         elements = min(self._nominations[record.name], ready.startable)
         count = self._accounts.admit_nominated(record.spec, elements, tasks)
+        return _Granted(count, tasks, capped)
+
+    def _admit_guaranteed(self, record: records.JobRecord, ready: readiness.Readiness) -> _Granted:
+        """Admit elements that their queue's guarantee covers, before those that it does not."""
+        tasks, capped = _asked(self._accounts, record.spec)
+        count = self._accounts.admit_guaranteed(record.spec, ready.startable, tasks)
         return _Granted(count, tasks, capped)
 
     def _under_quota(
