@@ -97,6 +97,12 @@ def test_what_runs_is_taken_over_and_what_may_have_run_waits(bed: beds.Bed, lost
     assert listed.returncode == 0, listed.stderr
     assert "over" in listed.stdout
     assert "runs" in listed.stdout
+    assert listed.stdout.splitlines()[0].split() == [
+        *("NAME", "QUEUE", "OWNER", "SUBMITTED", "WHAT")
+    ]
+    told = json.loads(_cli(bed, "adopt", "-o", "json").stdout)["jobs"]
+    assert {one["name"]: one["why"] for one in told} == {"runs": "runs"} | found["awaiting"]
+    assert {(one["queue"], bool(one["submitted"])) for one in told} == {("default", True)}
     chosen = _cli(bed, "adopt", "--none")
     assert chosen.returncode == 0, chosen.stderr
     bed.until_state("over", "Cancelled")

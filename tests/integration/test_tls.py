@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from agents.link import http_client
 from reconciler.operations import own_ca
 from reconciler.operations.client import api_client, endpoints
 from reconciler.operations.local import local_cluster
@@ -192,3 +193,51 @@ def test_a_renewed_certificate_is_taken_without_a_restart(site: Site) -> None:
     name = "muster_api_certificate_expires_timestamp_seconds "
     told = next(line for line in metrics.splitlines() if line.startswith(name))
     assert float(told.split()[1]) == ssl.cert_time_to_seconds(site.end_of_certificate())
+
+
+def test_an_authority_is_replaced_over_a_file_with_both(site: Site) -> None:
+    """Agents and commands read their file whenever they connect."""
+    known, new = site.folder / "known.pem", site.folder / "new"
+    known.write_bytes((site.tls / "ca.pem").read_bytes())
+    own_ca.init(new, ["localhost"], dt.datetime.now(dt.UTC))
+    link = http_client.Connection(
+        http_client.ControllerTarget(site.url, site.folder / "node.token", str(known))
+    )
+
+    def is_accepted() -> bool:
+        link.close()
+        try:
+            link.post("/v1/nodes/n1/sync", b"", PATIENCE_S)
+            with site.api(ca_file=str(known)) as api:
+                api.data("/healthz")
+        except (http_client.LinkError, ssl.SSLError, api_client.ApiError):
+            return False
+        return True
+
+    assert is_accepted()
+    known.write_bytes(known.read_bytes() + (new / "ca.pem").read_bytes())
+    assert is_accepted()
+    before = {name: (site.tls / name).read_bytes() for name in ("server.pem", "server.key")}
+    try:
+        for name in before:
+            (site.tls / name).write_bytes((new / name).read_bytes())
+        until(lambda: serves(site, new / "ca.pem"))
+        assert is_accepted()
+        assert not serves(site, site.tls / "ca.pem"), "who knows the old one alone"
+        known.write_bytes((new / "ca.pem").read_bytes())
+        assert is_accepted()
+    finally:
+        link.close()
+        for name, text in before.items():
+            (site.tls / name).write_bytes(text)
+        until(site.is_ready)
+
+
+def serves(site: Site, authority: Path) -> bool:
+    """Whether whoever knows this authority alone is served."""
+    try:
+        with site.api(ca_file=str(authority)) as api:
+            api.data("/healthz")
+    except api_client.ApiError:
+        return False
+    return True

@@ -78,7 +78,7 @@ CALLS = {
     "access": [["access", "can", f"x{EVIL}", "submit", "job/runs"]],
     "schema": [["schema", f"x{EVIL}"]],
     "approve": [["approve", f"x{EVIL}"]],
-    "adopt": [["adopt"]],
+    "adopt": [["adopt"], ["adopt", "-o", "json"]],
     "prune": [["prune", "--dry-run"]],
     "rollback": [["rollback", "HEAD~1", "--clone", ".", "--dry-run"]],
     "snapshot": [["snapshot", f"no/{EVIL}"]],

@@ -1,6 +1,8 @@
 """The commands `muster drain` and `muster undrain`."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -10,8 +12,13 @@ from reconciler.model.values import hostlists
 
 if TYPE_CHECKING:
     from reconciler.operations.changes import change_requests
+    from reconciler.operations.client import api_client
 else:
+    api_client = lazy_import.module("reconciler.operations.client.api_client")
     change_requests = lazy_import.module("reconciler.operations.changes.change_requests")
+
+#: States in which a node takes no work, whether it is drained or not.
+_OUT = ("Unhealthy", "Unknown", "Gone")
 
 Nodes = Annotated[
     list[str],
@@ -82,6 +89,23 @@ def _change_nodes(
         [change_requests.DrainRequest(verb, tuple(names), reason)], to, dry_run=dry_run
     )
     submit.report_changes(done, to, verb, reason, dry_run=dry_run)
+    if verb == "undrain" and not dry_run and to.endpoint is not None:
+        with contextlib.suppress(api_client.ApiError), api_client.ApiClient(to.endpoint) as api:
+            for line in still_out(api.get("/v1/nodes")["items"], names):
+                terminal.note(line)
+
+
+def still_out(items: list[Any], names: list[str]) -> Iterator[str]:
+    """Yield why nodes take no work although they are drained no more.
+
+    Args:
+        items: nodes of the API.
+        names: of nodes that are not drained any more.
+    """
+    for item in items:
+        if item["name"] in names and item["state"] in _OUT:
+            why = f": {item['message']}" if item.get("message") else ""
+            yield f"{item['name']} takes no work yet, because it is {item['state']}{why}"
 
 
 def undrain(

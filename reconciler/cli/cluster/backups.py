@@ -2,6 +2,7 @@
 
 import pwd
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -80,6 +81,7 @@ def adopt(
             callback=_require_nodes,
         ),
     ] = None,
+    output: context.Form = terminal.Output.TABLE,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
@@ -101,7 +103,11 @@ def adopt(
                     "--trust: expected names of jobs to run, or --all, or --none besides",
                     terminal.USAGE,
                 )
-            _list(api.get("/v1/adopt"))
+            found = api.get("/v1/adopt")
+            if output in (terminal.Output.JSON, terminal.Output.YAML):
+                terminal.print_document(found, output)
+            else:
+                _list(found)
             return
         choice = {"names": names or [], "everything": everything, "trust": trust or ""}
         api.post("/v1/adopt", choice)
@@ -114,16 +120,30 @@ def _list(found: dict[str, Any]) -> None:
         terminal.note("nothing waits to be adopted")
         return
     terminal.note(f"{found['why']}; {found['blocked'] or 'run `muster adopt` with your choice'}")
-    rows = [(name, "runs") for name in found["alive"]]
-    rows += found["awaiting"].items()
+    rows = [
+        (
+            one["name"],
+            one["queue"] or "-",
+            one["owner"] or "-",
+            terminal.format_clock(one["submitted"]),
+            one["why"],
+        )
+        for one in found.get("jobs") or _of_earlier(found)
+    ]
     for one in found.get("unproven", ()):
         doubt = f", but {one['doubt']}" if one["doubt"] else ""
         what = f"{one['state']} on {one['node']} without a proof{doubt}"
-        rows.append((one["attempt"], what))
+        rows.append((one["attempt"], "-", "-", "-", what))
     if rows:
-        terminal.print_table(("NAME", "WHAT"), rows, cut=False)
+        terminal.print_table(("NAME", "QUEUE", "OWNER", "SUBMITTED", "WHAT"), rows, cut=False)
     for name in found["unheard"]:
         terminal.note(f"node {name} was not heard yet")
+
+
+def _of_earlier(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the jobs in an answer of an earlier controller, which names them alone."""
+    for name, why in [*((name, "runs") for name in found["alive"]), *found["awaiting"].items()]:
+        yield {"name": name, "queue": "", "owner": "", "submitted": None, "why": why}
 
 
 def backup(

@@ -19,7 +19,7 @@ from reconciler.cli import (
     retries,
     terminal,
 )
-from reconciler.cli.cluster import node_details
+from reconciler.cli.cluster import node_details, reserved_nodes
 from reconciler.model.values import suggestions
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def nodes(
             _of(item, "cpu"),
             _gib(item),
             _gpus(item),
-            terminal.format_clocks(item.get("message") or ""),
+            terminal.format_clocks(_message(page, item)),
         ]
         for item in page["items"]
     ]
@@ -85,6 +85,12 @@ def nodes(
     headings = ["NAME", "POOL", "STATE", "CPUS", "GIB", "GPUS", "MESSAGE"]
     below = terminal.move_last_cells_below(headings, rows) if cut else {}
     terminal.print_table(headings, rows, cut=cut, below=below)
+
+
+def _message(page: Json, item: Json) -> str:
+    """Return why a node is in its state, and what keeps work from it now."""
+    kept = reserved_nodes.of_node(page, item["name"], time.time(), is_open=True)
+    return "; ".join(filter(None, (item.get("message"), kept)))
 
 
 def _observed(api: "api_client.ApiClient") -> set[str]:
@@ -109,15 +115,17 @@ def node(
     Example: muster node gpu001
     """
     with context.controller(server, token_file) as api:
-        items = api.get("/v1/nodes")["items"]
+        page = api.get("/v1/nodes")
         observed = _observed(api)
+    items = page["items"]
     item = next((one for one in items if one["name"] == name), None)
     if item is None:
         terminal.fail(suggestions.missing("Node", name, [one["name"] for one in items]))
     if output in (terminal.Output.JSON, terminal.Output.YAML):
         terminal.print_document(item, output)
         return
-    node_details.show(item, is_observed=item.get("pool") in observed)
+    kept = reserved_nodes.of_node(page, name, time.time())
+    node_details.show(item, is_observed=item.get("pool") in observed, reserved=kept)
 
 
 def _gpus(item: Json) -> str:
@@ -323,7 +331,7 @@ def status(
     """
     with context.controller(server, token_file) as api:
         sync = api.get("/v1/sync")["sync"]
-        nodes_found = api.get("/v1/nodes")["items"]
+        nodes_found = (page := api.get("/v1/nodes"))["items"]
         jobs_found = _job_counts(api)
         overridden = api.get("/v1/overrides")["items"]
         found = cluster_status.roll_up(
@@ -341,6 +349,7 @@ def status(
                 "standing": cluster_status.shown(found),
                 "nodes": len(nodes_found),
                 "overrides": overridden,
+                "reservations": page.get("reservations") or [],
             },
             output,
         )
@@ -349,6 +358,8 @@ def status(
     _standing(found, sync, overridden)
     terminal.out.print(f"Nodes  {_tally(nodes_found)}", markup=False)
     terminal.out.print(f"Jobs   {_counts_text(jobs_found)}", markup=False)
+    for line in reserved_nodes.lines(page, time.time()):
+        terminal.print_paragraph(f"Kept   {line}", 0, 7)
     if told_drift := cluster_status.drift_line(drifting):
         terminal.print_paragraph(f"Drift  {told_drift}", 0, 7)
     if told_waits := cluster_status.submissions_line(sync, terminal.format_clock):

@@ -22,14 +22,21 @@ def busy(item: Json) -> str:
     return f"{100 * sum(utilizations) / len(utilizations):.0f}% busy" if utilizations else ""
 
 
-def show(item: Json, *, is_observed: bool = False) -> None:
-    """Print a node; `is_observed` is True if its pool is in mode `observe`."""
+def show(item: Json, *, is_observed: bool = False, reserved: str = "") -> None:
+    """Print a node.
+
+    Args:
+        item: of the API.
+        is_observed: True if its pool is in mode `observe`.
+        reserved: what keeps the node, now or later.
+    """
     driver = item.get("gpuDriver")
     facts = [
         ("Node", item["name"]),
         ("Pool", (item.get("pool") or "-") + (OBSERVED if is_observed else "")),
         ("State", item["state"]),
         ("Message", terminal.format_clocks(item.get("message") or "")),
+        ("Reserved", reserved),
         ("Notice", item.get("notice") or ""),
         ("Address", item["address"]),
         ("CPUs", f"{item['capacity']['cpu']:g}"),

@@ -61,6 +61,12 @@ class PoolImpact(msgspec.Struct, frozen=True):
         return self.nodes_losing + self.nodes_at_risk == 1 and self.nodes_before > 1
 
     @property
+    def leaves_none(self) -> bool:
+        """True if nodes leave, and none is in service afterwards."""
+        left = self.nodes_before + len(self.nodes_entering) - len(self.nodes_leaving)
+        return bool(self.nodes_leaving) and not left
+
+    @property
     def share_lost(self) -> float:
         """The share of GPUs in service that is lost: 0 to 1, and 0 if there are none."""
         return self.gpus_lost / self.gpus_before if self.gpus_before else 0.0

@@ -95,7 +95,7 @@ class SafetyLimits(msgspec.Struct, frozen=True):
     Attributes:
         gpu_share: GPUs leaving service, of a pool and of all, as a fraction of those in service.
         gpus: the same as a number, over all pools.
-        gpu_floor: ``gpu_share`` holds only for at least this many GPUs, with those of drained nodes.
+        gpu_floor: ``gpu_share`` holds only for at least this many GPUs, drained ones too.
         queues: queues removed.
         jobs: running jobs ended, by the structure or by removing their documents.
         job_share: running jobs ended by removing their documents, as a fraction of running jobs.

@@ -243,8 +243,8 @@ class SyncLimitsSpec(DocumentPart, frozen=True):
     gpu_floor: Annotated[
         LimitCount,
         doc(
-            "`gpuShare` applies only to a pool or cluster of at least this many GPUs, with those of "
-            "drained nodes, because in a small cluster one node is a large fraction.",
+            "`gpuShare` applies only to a pool or cluster of at least this many GPUs, those of "
+            "drained nodes too, because in a small cluster one node is a large fraction.",
             example=32,
             unit="GPUs",
         ),

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 #: Default horizon of the forecast.
 HORIZON_S = 24 * 3600.0
+#: Why nothing starts in a forecast.
+NO_NODES = "no node is left in service"
 
 
 def plan(
@@ -71,6 +73,9 @@ def plan(
         reason = reason or "nothing changes"
     elif snapshot is not None:
         ahead, reason = _ahead(found, snapshot, horizon_s)
+    measured = impact.measure_impact(base, head, observed, at)
+    if ahead is not None and measured.total.leaves_none:
+        ahead = _without_nodes(ahead)
     findings = _findings(found)
     refused = any(one.severity == "error" and one.is_new and one.touched for one in findings)
     verdict: plan_types.Verdict = "changes" if found.changes else "none"
@@ -88,7 +93,7 @@ def plan(
         merged=found.merged,
         apart=found.apart,
         changes=_changes(found, snapshot),
-        impact=_impact_view(impact.measure_impact(base, head, observed, at), base, head, observed),
+        impact=_impact_view(measured, base, head, observed),
         forecast=ahead,
         no_forecast=reason,
         findings=findings,
@@ -96,6 +101,15 @@ def plan(
         digest=_digest(found, snapshot),
         not_allowed=not_allowed,
     )
+
+
+def _without_nodes(ahead: plan_types.ForecastView) -> plan_types.ForecastView:
+    """Return a forecast in which nothing starts because no node is left: it has no other reason."""
+    shifts = [
+        msgspec.structs.replace(one, reason=NO_NODES) if one.after_s is None else one
+        for one in ahead.shifts
+    ]
+    return msgspec.structs.replace(ahead, shifts=shifts)
 
 
 def _ahead(

@@ -119,10 +119,10 @@ def _going_on(
         spec = job.spec if job is not None else None
         parts = usage_charges.usage_of(attempt, spec, nodes.get(attempt.node), asked.now)
         for position, (key, usage) in enumerate(parts):
-            if position == len(parts) - 1:  # an attempt that has ended counts in its last hour too
-                usage = msgspec.structs.replace(usage, attempts=1)
+            # an attempt that has ended counts in its last hour too
+            counted = msgspec.structs.replace(usage, attempts=int(position == len(parts) - 1))
             if first <= key.hour < last:
-                yield tuple(getattr(key, rollups.USAGE_COLUMNS[one]) for one in asked.by), usage
+                yield tuple(getattr(key, rollups.USAGE_COLUMNS[one]) for one in asked.by), counted
 
 
 def _usage(reader: StoreReader, asked: ReportPeriod) -> _Table:

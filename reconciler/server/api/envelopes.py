@@ -7,7 +7,13 @@ from reconciler.model.protocol import loop_messages
 from reconciler.model.values.times import format_time
 from reconciler.operations.history import past_reasons
 from reconciler.operations.reports import attempt_rows, usage_reports
-from reconciler.operations.views import job_views, json_format, quota_views, view_types
+from reconciler.operations.views import (
+    job_views,
+    json_format,
+    quota_views,
+    reservation_views,
+    view_types,
+)
 
 
 class Envelope(json_format.View, frozen=True, kw_only=True):
@@ -32,9 +38,10 @@ class JobCounts(Envelope, frozen=True, kw_only=True):
 
 
 class NodesEnvelope(Envelope, frozen=True, kw_only=True):
-    """Nodes."""
+    """Nodes, and the reservations that keep some of them, now or later."""
 
     items: list[view_types.NodeView]
+    reservations: list[reservation_views.ReservationView]
 
 
 class Queues(Envelope, frozen=True, kw_only=True):

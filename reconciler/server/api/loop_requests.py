@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,8 +11,8 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody
 
 from reconciler.model.protocol import loop_messages
-from reconciler.model.state import adoption_state
-from reconciler.model.values import suggestions
+from reconciler.model.state import adoption_state, records
+from reconciler.model.values import suggestions, times
 from reconciler.server import errors
 from reconciler.server.auth import authentication, hook_signatures
 from reconciler.server.loop_link import LinkClient, LinkDownError
@@ -105,6 +105,20 @@ async def adopt(
     return Hooked(told=True)
 
 
+class WaitingJob(msgspec.Struct, frozen=True):
+    """A job that runs or waits to be adopted, as far as the store knows it.
+
+    ``submitted`` is RFC 3339, by this store: after the loss of one, when this one saw it first.
+    ``why`` is what is known of it: ``runs``, or why it waits.
+    """
+
+    name: str
+    queue: str
+    owner: str
+    submitted: str | None
+    why: str
+
+
 class AdoptionView(msgspec.Struct, frozen=True):
     """List of what waits to be adopted.
 
@@ -116,6 +130,7 @@ class AdoptionView(msgspec.Struct, frozen=True):
         alive: jobs that run on nodes and were taken over.
         unheard: nodes that were not heard since the controller began.
         unproven: tasks that nothing proves to be assigned to the node that reports them.
+        jobs: those that run and those that wait, with what is known of them.
     """
 
     pending: bool
@@ -125,6 +140,7 @@ class AdoptionView(msgspec.Struct, frozen=True):
     alive: list[str]
     unheard: list[str]
     unproven: list[adoption_state.ShownUnproven] = []
+    jobs: list[WaitingJob] = []
 
 
 @get(
@@ -135,7 +151,11 @@ class AdoptionView(msgspec.Struct, frozen=True):
 )
 async def adoption(store: NamedDependency[ServerStore]) -> AdoptionView:
     """Return what ``muster adopt`` lists."""
-    state = adoption_state.decode(await asyncio.to_thread(store.reader.view, adoption_state.VIEW))
+    return await asyncio.to_thread(_adoption, store)
+
+
+def _adoption(store: ServerStore) -> AdoptionView:
+    state = adoption_state.decode(store.reader.view(adoption_state.VIEW))
     return AdoptionView(
         pending=state.pending,
         why=state.why,
@@ -144,7 +164,27 @@ async def adoption(store: NamedDependency[ServerStore]) -> AdoptionView:
         alive=list(state.alive),
         unheard=list(state.unheard),
         unproven=list(state.unproven),
+        jobs=list(_waiting(store, dict.fromkeys(state.alive, "runs") | state.awaiting)),
     )
+
+
+def _waiting(store: ServerStore, whys: Mapping[str, str]) -> Iterator[WaitingJob]:
+    """Yield what the store knows of jobs, those of one queue and owner together."""
+    known = store.reader.newest_states(whys)
+    found = {name: store.reader.run(known[name][0]) for name in whys if name in known}
+    for name in sorted(whys, key=lambda one: _place(one, found.get(one))):
+        record = found.get(name)
+        yield WaitingJob(
+            name=name,
+            queue=record.spec.queue if record else "",
+            owner=record.spec.owner if record else "",
+            submitted=times.format_time(record.submitted_at) if record else None,
+            why=whys[name],
+        )
+
+
+def _place(name: str, record: records.JobRecord | None) -> tuple[str, str, str]:
+    return (record.spec.queue, record.spec.owner, name) if record else ("", "", name)
 
 
 HANDLERS = [git_hook, adopt, adoption]

@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import time
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -21,6 +22,7 @@ from reconciler.operations.views import (
     attempt_views,
     job_views,
     quota_views,
+    reservation_views,
     submission_views,
     view_types,
 )
@@ -334,8 +336,11 @@ def nodes(
     sessions: NamedDependency[Sessions],
 ) -> envelopes.NodesEnvelope:
     """Return all nodes by name."""
+    structure = job_views.stored_structure(store.reader.view(job_views.STRUCTURE))
     return envelopes.NodesEnvelope(
-        items=show_nodes(store.reader, sessions), **envelopes.head(link.published)
+        items=show_nodes(store.reader, sessions),
+        reservations=reservation_views.shown(structure, time.time()),
+        **envelopes.head(link.published),
     )
 
 

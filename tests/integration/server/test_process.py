@@ -109,17 +109,18 @@ def test_its_end_waits_for_nobody_who_keeps_a_connection_open(
         served.loop.wait_connected()
         port = int(served.address.rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", port), timeout=parts.PATIENCE_S) as kept:
+            told = kept
             if scheme == "https":
                 context = ssl.create_default_context(cafile=folder / "ca.pem")
-                kept = context.wrap_socket(kept, server_hostname="localhost")
+                told = context.wrap_socket(kept, server_hostname="localhost")
             token = "Authorization: Bearer the-test"
-            kept.sendall(f"GET /healthz HTTP/1.1\r\nHost: x\r\n{token}\r\n\r\n".encode())
-            assert kept.recv(4096).startswith(b"HTTP/1.1 200")
+            told.sendall(f"GET /healthz HTTP/1.1\r\nHost: x\r\n{token}\r\n\r\n".encode())
+            assert told.recv(4096).startswith(b"HTTP/1.1 200")
             if path != "/healthz":
-                kept.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n{token}\r\n\r\n".encode())
+                told.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n{token}\r\n\r\n".encode())
             served.end()
             assert parts.stop(served.process) == ""
-            kept.close()
+            told.close()
     finally:
         served.close()
 

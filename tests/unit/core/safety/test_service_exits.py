@@ -202,7 +202,7 @@ def test_reservations_take_out_what_they_keep_and_did_not_keep(
     assert [one.node for one in found.exits] == nodes
 
 
-OPEN = {"starts_at": NOW - 60, "ends_at": NOW + 60}
+OPEN: dict[str, Any] = {"starts_at": NOW - 60, "ends_at": NOW + 60}
 
 
 @pytest.mark.parametrize(

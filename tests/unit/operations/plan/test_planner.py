@@ -370,3 +370,15 @@ def test_a_plan_calls_tried_first_only_what_is(
     assert plan.impact is not None
     assert [(one.nodes, one.trial) for one in plan.impact.risks] == [(1, trial)]
     assert said in " ".join(text(plan).split())
+
+
+def test_where_every_node_leaves_nothing_starts_for_that_reason() -> None:
+    snapshot = live()
+    empty = msgspec.structs.replace(
+        BASE, structure=msgspec.structs.replace(BASE.structure, pools={}, reservations={})
+    )
+    plan = planner.plan(comparison(BASE, empty), snapshot, snapshot.live.at + 5)
+    assert plan.forecast is not None
+    waits = [one.reason for one in plan.forecast.shifts if one.after_s is None]
+    assert waits
+    assert set(waits) == {planner.NO_NODES}
