@@ -6,9 +6,7 @@ lease lasts, it leads nothing at all. While its own lasts (``kept_lease``), no o
 have replaced its record: whoever did was none, so that it leads on, and writes its record again.
 """
 
-import fcntl
 import logging
-import os
 import time
 import uuid
 from collections import deque
@@ -16,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from reconciler import lock_file
 from reconciler.changes import lead_records
 from reconciler.controller.host import kept_lease
 from reconciler.desired.git import git_commands
@@ -34,6 +33,8 @@ CLOCKS_S = 60.0
 LOOK_EVERY_S = 10.0
 #: How many records are remembered that may be in git although writing them failed.
 _OWN_MAX = 8
+#: The file of the state folder that a controller has locked as long as it lives.
+LOCK = "lead.lock"
 
 
 class LeadVerdict(NamedTuple):
@@ -75,16 +76,21 @@ class LedBy(NamedTuple):
 
 
 def lock_place(state: Path) -> str:
-    """Lock the state folder for as long as this process lives, and return what identifies it.
+    """Lock a file of the state folder for as long as this process lives.
 
     Who has the lock knows that no other controller of this folder lives, whatever git says.
-    Empty: another process has it, or the folder can't be locked.
+
+    Returns:
+        What identifies the folder; empty: another process has the lock, or there can be none.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        descriptor = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held until the process ends
-        found = os.fstat(descriptor)
+        descriptor = lock_file.open_file(state / LOCK)
+        lock_file.lock(descriptor)  # held until the process ends
+        found = state.stat()
+    except lock_file.LockHeldError as error:
+        log.warning("the state folder %s can't be locked: %s has locked it", state, error)
+        return ""
     except OSError as error:
         log.warning("the state folder %s can't be locked: %s", state, error)
         return ""

@@ -4,6 +4,7 @@ import fcntl
 import os
 import pathlib
 
+from reconciler import lock_file
 from reconciler.store.errors import StoreBusyError, StoreError
 
 _PID_BYTES_MAX = 64
@@ -21,7 +22,7 @@ class LeaderLock:
         """
         lock_path = path.with_name(path.name + ".lock")
         try:
-            self._descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._descriptor = lock_file.open_file(lock_path)
         except OSError as error:
             raise StoreError(f"lock {lock_path} can't be made: {error.strerror}") from None
         try:

@@ -5,19 +5,27 @@ Lines that a change is not about stay as they are, comments included.
 """
 
 import contextlib
-import fcntl
 import os
 import pathlib
 from collections.abc import Iterator
 
+from reconciler import lock_file
 from reconciler.model.values import found_values
 from reconciler.model.values.text_lines import split_lines
 from reconciler.operations.tokens import token_file
 from reconciler.operations.tokens.token_file import TokenError, TokenLine
 
+#: How long another change of the same file is waited for.
+WAIT_S = 10.0
+
 
 def create(
-    path: pathlib.Path, identity: str, role: str, expires_at: float | None = None
+    path: pathlib.Path,
+    identity: str,
+    role: str,
+    expires_at: float | None = None,
+    *,
+    wait_s: float = WAIT_S,
 ) -> tuple[str, TokenLine]:
     """Add a token to a file, which is created if there is none.
 
@@ -26,6 +34,7 @@ def create(
         identity: an address; of a node's token a host list.
         role: one of ``token_file.ROLES``.
         expires_at: seconds since the epoch; None: never.
+        wait_s: how long to wait for another change of the file.
 
     Returns:
         The token, which is kept nowhere, and its line.
@@ -35,7 +44,7 @@ def create(
     """
     token = token_file.new_token()
     line = token_file.line_of(token, identity, role, expires_at)
-    with _locked(path) as real:
+    with _locked(path, wait_s) as real:
         text = token_file.read(real) if real.exists() else ""
         known = token_file.parse(text, path, any_node=True)
         if len(known) >= token_file.TOKENS_MAX:
@@ -56,12 +65,13 @@ def listed(path: pathlib.Path) -> list[TokenLine]:
     return token_file.parse(token_file.read(path), path, any_node=True)
 
 
-def revoke(path: pathlib.Path, token_id: str) -> TokenLine:
+def revoke(path: pathlib.Path, token_id: str, *, wait_s: float = WAIT_S) -> TokenLine:
     """Take a token out of a file.
 
     Args:
         path: the token file.
         token_id: the first digits of its hash, at least ``token_file.ID_DIGITS``.
+        wait_s: how long to wait for another change of the file.
 
     Returns:
         The line that is gone.
@@ -71,7 +81,7 @@ def revoke(path: pathlib.Path, token_id: str) -> TokenLine:
             changed.
     """
     wanted = token_id.lower()
-    with _locked(path) as real:
+    with _locked(path, wait_s) as real:
         text = token_file.read(real)
         known = token_file.parse(text, path, any_node=True)
         found = {one.digest: one for one in known if one.digest.startswith(wanted)}
@@ -102,23 +112,35 @@ def _digest(text: str) -> str:
 def _write(path: pathlib.Path, lines: list[str]) -> None:
     """Replace the file. It stays that of its owner, who is the controller's user."""
     try:
-        known = (path if path.exists() else path.parent).stat()
-        owner = (known.st_uid, known.st_gid) if os.geteuid() == 0 else None
-        token_file.write_private(path, token_file.joined(lines), owner)
+        token_file.write_private(path, token_file.joined(lines), _owner(path))
     except OSError as error:
         raise TokenError(f"token file {path} can't be written: {error}") from None
 
 
+def _owner(path: pathlib.Path) -> tuple[int, int] | None:
+    """Return whose what root writes here has to be; None: this process's."""
+    if os.geteuid() != 0:
+        return None
+    known = (path if path.exists() else path.parent).stat()
+    return (known.st_uid, known.st_gid)
+
+
 @contextlib.contextmanager
-def _locked(path: pathlib.Path) -> Iterator[pathlib.Path]:
+def _locked(path: pathlib.Path, wait_s: float) -> Iterator[pathlib.Path]:
     """Let nobody else change the file meanwhile; gives the file itself where a link leads to it."""
     try:
         real = path.resolve()
-        folder = os.open(real.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        lock = real.with_name(f"{real.name}.lock")
+        descriptor = lock_file.open_file(lock, _owner(real))
     except OSError as error:
         raise TokenError(f"token file {path} can't be changed: {error}") from None
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
+        lock_file.lock(descriptor, wait_s)
         yield real
+    except lock_file.LockHeldError as error:
+        raise TokenError(
+            f"token file {path} can't be changed: {error} has been changing it for {wait_s:g} s "
+            f"and holds {lock}. To fix: wait until it has ended, or end it, and try again"
+        ) from None
     finally:
-        os.close(folder)
+        os.close(descriptor)

@@ -1,7 +1,9 @@
 """What records of other leaders in git may do to a controller, with and without a lease."""
 
 import contextlib
+import fcntl
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -367,3 +369,21 @@ def test_of_two_that_wait_for_the_same_end_one_leads(
         "nothing is led before the record is written"
     )
     assert bed.leader() == "a third"
+
+
+def test_one_controller_has_the_lock_of_a_folder(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = lead_claim.lock_place(tmp_path)
+    found = tmp_path.stat()
+    assert place.split(":")[1:] == [str(found.st_dev), str(found.st_ino)]
+    assert lead_claim.lock_place(tmp_path) == ""
+    assert f"can't be locked: process {os.getpid()} has locked it" in caplog.text
+
+
+def test_who_locks_the_folder_itself_is_not_asked(tmp_path: Path) -> None:
+    """A job's user may open the folder and lock it; so did older controllers, which have ended."""
+    descriptor = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    assert lead_claim.lock_place(tmp_path)
+    os.close(descriptor)

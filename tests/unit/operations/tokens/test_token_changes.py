@@ -4,9 +4,13 @@ import concurrent.futures
 import os
 import pathlib
 import stat
+import subprocess
+import sys
 
 import pytest
 
+from reconciler import lock_file
+from reconciler.controller import lead_claim
 from reconciler.operations.tokens import token_changes, token_file
 
 BY_HAND = "# people\nplain ada admin\n\n# nodes\n8ee7 * node\n"
@@ -35,7 +39,8 @@ def test_a_file_is_made_that_only_its_owner_may_read(tmp_path: pathlib.Path) -> 
     finally:
         os.umask(umask)
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o600
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["new"]
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["new", "new.lock"]
+    assert stat.S_IMODE((tmp_path / "new.lock").stat().st_mode) == 0o600
 
 
 def test_a_link_to_the_file_stays_one(path: pathlib.Path) -> None:
@@ -111,3 +116,73 @@ def test_changes_at_the_same_time_lose_nothing(path: pathlib.Path) -> None:
             pool.map(lambda number: token_changes.create(path, f"u{number}", "user"), range(40))
         )
     assert {line.digest for _, line in made} < {one.digest for one in token_changes.listed(path)}
+
+
+#: Locks what is named first, and says so, then lives as long as its input.
+_HOLD = """
+import fcntl, os, sys
+fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+_CHANGE = """
+import pathlib, sys
+from reconciler.operations.tokens import token_changes
+path = pathlib.Path(sys.argv[1])
+line = token_changes.create(path, "bob", "user")[1]
+print(token_changes.revoke(path, line.id).identity)
+"""
+
+
+def _changed(path: pathlib.Path) -> str:
+    """Return what a process says that creates and revokes a token; it is ended if it hangs."""
+    done = subprocess.run(
+        [sys.executable, "-c", _CHANGE, path],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done.stdout.strip()
+
+
+def test_who_locks_the_folder_keeps_no_change_waiting(path: pathlib.Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", _HOLD, path.parent],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        assert _changed(path) == "bob"
+    assert path.read_text() == BY_HAND
+
+
+def test_a_controller_that_leads_in_the_folder_keeps_no_change_waiting(path: pathlib.Path) -> None:
+    assert lead_claim.lock_place(path.parent)
+    assert _changed(path) == "bob"
+
+
+def test_the_message_says_who_changes_the_file(path: pathlib.Path) -> None:
+    held = lock_file.open_file(path.with_name("tokens.lock"))
+    lock_file.lock(held)
+    told = f"process {os.getpid()} has been changing it for 0 s and holds .*tokens.lock. To fix: "
+    try:
+        with pytest.raises(token_file.TokenError, match=told):
+            token_changes.create(path, "bob", "user", wait_s=0)
+        with pytest.raises(token_file.TokenError, match=told):
+            token_changes.revoke(path, token_file.digest_of(b"plain"), wait_s=0)
+    finally:
+        os.close(held)
+    assert path.read_text() == BY_HAND
+    token_changes.create(path, "bob", "user", wait_s=0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root writes for others")
+def test_root_leaves_the_lock_to_the_owner_of_the_file(path: pathlib.Path) -> None:
+    os.chown(path, 65534, 65533)
+    token_changes.create(path, "bob", "user")
+    for one in (path, path.with_name("tokens.lock")):
+        assert (one.stat().st_uid, one.stat().st_gid) == (65534, 65533)
