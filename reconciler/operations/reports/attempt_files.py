@@ -3,16 +3,23 @@
 Pages of rows come in; a file appears whole or not at all. A file is never replaced by one that
 knows less, in rows or in cells of a column: the store forgets old attempts, runs and nodes, and the
 file may be all that is left of them.
+
+Root may write into a folder of somebody else, who can exchange every name in it at any time. So the
+folder and the files in it are opened once, without following links, and worked on as they are open.
 """
 
+import contextlib
 import csv
+import errno
 import importlib
+import io
 import os
-import tempfile
+import secrets
+import stat
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, BinaryIO, Literal, Protocol
 
 from reconciler.model.values import times
 from reconciler.operations.reports import attempt_rows, csv_text
@@ -35,14 +42,14 @@ class TableFileError(Exception):
 
 
 class _Writer(Protocol):
-    """A file that takes pages of rows."""
+    """A form of a table: takes pages of rows, and leaves its file open."""
 
     def add(self, rows: Sequence[AttemptRow]) -> None:
         """Write rows."""
         ...
 
     def close(self) -> None:
-        """Finish the file."""
+        """Write what is left."""
         ...
 
 
@@ -67,31 +74,96 @@ def write_day(
         TableFileError: it can't be written, or there is one with more rows, or more in a column.
     """
     path, filled = folder / f"jobs-{day}.{form}", _FilledCells()
-    temporary: Path | None = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=folder)
-        os.close(handle)
-        temporary = Path(name)
-        temporary.chmod(0o666 & ~_umask())
-        writer = _WRITERS[form](temporary)
-        try:
-            for rows in pages:
-                writer.add(rows)
-                filled.add([[getattr(row, of) for of in COLUMNS] for row in rows])
-        finally:
-            writer.close()
-        if path.exists():
-            _require_as_full(path, _READERS[form](path), filled)
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
-        temporary.replace(path)
+        with _opened_folder(folder) as place, _temporary(path, place) as (name, file):
+            _write(file, pages, form, filled)
+            before = _opened(path, place)
+            if before is not None:
+                with before:
+                    _require_as_full(path, _READERS[form](before), filled)
+            _require_same(folder / name, place, file)
+            os.replace(name, path.name, src_dir_fd=place, dst_dir_fd=place)
     except OSError as error:
         raise TableFileError(f"{path} can't be written: {error.strerror or error}") from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
     return path, filled.rows
+
+
+@contextlib.contextmanager
+def _opened_folder(folder: Path) -> Iterator[int]:
+    """Open a folder while the block runs."""
+    place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield place
+    finally:
+        os.close(place)
+
+
+@contextlib.contextmanager
+def _temporary(path: Path, place: int) -> Iterator[tuple[str, BinaryIO]]:
+    """Make a new file beside another while the block runs; gives its name, and itself open."""
+    name = f".{path.name}.{secrets.token_hex(8)}.part"
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(name, flags, 0o666, dir_fd=place)
+    try:
+        with os.fdopen(descriptor, "w+b") as file:
+            yield name, file
+    finally:
+        with contextlib.suppress(OSError):  # it has its last name now, or somebody has removed it
+            os.unlink(name, dir_fd=place)
+
+
+def _write(
+    file: BinaryIO, pages: Iterable[Sequence[AttemptRow]], form: Form, filled: "_FilledCells"
+) -> None:
+    """Write pages to a file, synced to disk, and count what they have."""
+    writer = _WRITERS[form](file)
+    try:
+        for rows in pages:
+            writer.add(rows)
+            filled.add([[getattr(row, of) for of in COLUMNS] for row in rows])
+    finally:
+        writer.close()
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _opened(path: Path, place: int) -> BinaryIO | None:
+    """Open the file of a day that is there; None: there is none.
+
+    Raises:
+        TableFileError: it is a link, a pipe, or anything else but a file.
+        OSError: it can't be opened.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path.name, flags, dir_fd=place)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.ENXIO}:
+            raise _no_file(path) from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _no_file(path)
+    return os.fdopen(descriptor, "rb")
+
+
+def _no_file(path: Path) -> TableFileError:
+    return TableFileError(
+        f"{path} stays: it is a link or something else, expected a file. To fix: move it away"
+    )
+
+
+def _require_same(path: Path, place: int, file: BinaryIO) -> None:
+    """Raise TableFileError if a name in a folder does not lead to the file that is open."""
+    named = os.stat(path.name, dir_fd=place, follow_symlinks=False)
+    if not os.path.samestat(named, os.fstat(file.fileno())):
+        raise TableFileError(
+            f"{path} was exchanged while it was written. To fix: name a folder that nobody else "
+            "may change, or run this as the user to whom it belongs"
+        )
 
 
 class _FilledCells:
@@ -129,18 +201,11 @@ def _require_as_full(path: Path, before: _FilledCells, now: _FilledCells) -> Non
         )
 
 
-def _umask() -> int:
-    """Return the mask with which this process makes files."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
-
-
 class _CsvWriter:
     """Writes rows as CSV, with a header."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("w", encoding="utf-8", newline="")
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = io.TextIOWrapper(file, encoding="utf-8", newline="")
         self._file.write(csv_text.csv_text([COLUMNS]))
 
     def add(self, rows: Sequence[AttemptRow]) -> None:
@@ -150,8 +215,8 @@ class _CsvWriter:
         )
 
     def close(self) -> None:
-        """Finish the file."""
-        self._file.close()
+        """Finish the text."""
+        self._file.detach()  # flushes; the file stays open
 
 
 def _cell(value: object) -> object:
@@ -164,10 +229,10 @@ def _cell(value: object) -> object:
 class _ParquetWriter:
     """Writes rows as Parquet: a row group for each page."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, file: BinaryIO) -> None:
         self._arrow = _parquet_library("pyarrow")
         self._schema = parquet_schema(self._arrow)
-        self._file = _parquet_library("pyarrow.parquet").ParquetWriter(str(path), self._schema)
+        self._file = _parquet_library("pyarrow.parquet").ParquetWriter(file, self._schema)
 
     def add(self, rows: Sequence[AttemptRow]) -> None:
         """Write rows."""
@@ -220,11 +285,11 @@ def _parquet_library(module: str) -> Any:
         raise TableFileError(NO_PARQUET) from None
 
 
-def _csv_cells(path: Path) -> _FilledCells:
+def _csv_cells(file: BinaryIO) -> _FilledCells:
     """Return what a file of CSV has; nothing if it is not one of ours."""
     found = _FilledCells()
-    with path.open(encoding="utf-8", errors="replace", newline="") as file:
-        rows = csv.reader(file)
+    with io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="") as text:
+        rows = csv.reader(text)
         try:
             columns = next(rows, [])
             for row in rows:
@@ -234,11 +299,11 @@ def _csv_cells(path: Path) -> _FilledCells:
     return found
 
 
-def _parquet_cells(path: Path) -> _FilledCells:
+def _parquet_cells(opened: BinaryIO) -> _FilledCells:
     """Return what a file of Parquet has; nothing if it is not one of ours."""
     found = _FilledCells()
     try:
-        file = _parquet_library("pyarrow.parquet").ParquetFile(str(path))
+        file = _parquet_library("pyarrow.parquet").ParquetFile(opened)
         for batch in file.iter_batches(attempt_rows.PAGE_ROWS_MAX):
             found.add(list(zip(*batch.to_pydict().values(), strict=True)), batch.schema.names)
     except (OSError, ValueError):
@@ -248,8 +313,8 @@ def _parquet_cells(path: Path) -> _FilledCells:
 
 #: Cells that say nothing; the last is that of no labels.
 _EMPTY = (None, "", "{}")
-_READERS: dict[Form, Callable[[Path], _FilledCells]] = {
+_READERS: dict[Form, Callable[[BinaryIO], _FilledCells]] = {
     "csv": _csv_cells,
     "parquet": _parquet_cells,
 }
-_WRITERS: dict[Form, Callable[[Path], _Writer]] = {"csv": _CsvWriter, "parquet": _ParquetWriter}
+_WRITERS: dict[Form, Callable[[BinaryIO], _Writer]] = {"csv": _CsvWriter, "parquet": _ParquetWriter}

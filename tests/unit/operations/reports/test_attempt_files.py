@@ -2,6 +2,10 @@
 
 import csv
 import importlib
+import os
+import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -149,6 +153,105 @@ def test_what_breaks_off_leaves_nothing_and_the_file_before(
     with pytest.raises(attempt_files.TableFileError, match="the controller has gone"):
         attempt_files.write_day(folder, DAY, broken(), "csv")
     assert list(folder.iterdir()) == []
+
+
+#: Writes a day while somebody else puts links in the place of unfinished files between any two
+#: steps: before each change of a mode and each opening of a file.
+_EXCHANGED = """
+import os, pathlib, sys
+from reconciler.operations.reports import attempt_files
+folder, victim, form = sys.argv[1:]
+attempt_files.require(form)
+is_at_it = []
+
+def exchange(event, _):
+    if event not in ("os.chmod", "open", "os.rename", "os.remove") or is_at_it:
+        return
+    is_at_it.append(True)
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        if name.endswith(".part") and not os.path.islink(path):
+            os.unlink(path)
+            os.symlink(victim, path)
+            print("exchanged")
+    is_at_it.clear()
+
+sys.addaudithook(exchange)
+try:
+    attempt_files.write_day(pathlib.Path(folder), "1970-01-01", [[]], form)
+except attempt_files.TableFileError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_link_in_place_of_an_unfinished_file_leads_nowhere(
+    tmp_path: Path, form: attempt_files.Form
+) -> None:
+    folder, victim = tmp_path / "out", tmp_path / "victim"
+    folder.mkdir()
+    victim.write_text("root only")
+    victim.chmod(0o600)
+    done = subprocess.run(
+        [sys.executable, "-c", _EXCHANGED, folder, victim, form],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.startswith("exchanged\n")
+    assert stat.S_IMODE(victim.stat().st_mode) == 0o600
+    assert victim.read_text() == "root only"
+    assert " was exchanged while it was written. To fix: name a folder" in done.stdout
+    assert list(folder.iterdir()) == []
+
+
+_WRITTEN = """
+import pathlib, sys
+from reconciler.operations.reports import attempt_files
+try:
+    attempt_files.write_day(pathlib.Path(sys.argv[1]), "1970-01-01", [[]], sys.argv[2])
+except attempt_files.TableFileError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+@pytest.mark.parametrize("planted", ["link", "pipe", "folder"])
+def test_what_is_no_file_is_neither_waited_for_nor_replaced(
+    tmp_path: Path, form: attempt_files.Form, planted: str
+) -> None:
+    folder, victim = tmp_path / "out", tmp_path / "victim"
+    folder.mkdir()
+    victim.write_text("root only")
+    path = folder / f"jobs-{DAY}.{form}"
+    if planted == "link":
+        path.symlink_to(victim)
+    elif planted == "pipe":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+    before = path.lstat()
+    done = subprocess.run(
+        [sys.executable, "-c", _WRITTEN, folder, form],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.startswith(f"{path} stays: it is a link or something else, expected a file.")
+    assert os.path.samestat(path.lstat(), before)
+    assert victim.read_text() == "root only"
+    assert list(folder.iterdir()) == [path]
+
+
+def test_a_file_may_be_read_by_whom_the_umask_lets(tmp_path: Path) -> None:
+    umask = os.umask(0o027)
+    try:
+        path, _ = attempt_files.write_day(tmp_path, DAY, [[]], "csv")
+    finally:
+        os.umask(umask)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
 def test_parquet_has_types_and_text_as_it_is(opened: store.Store, tmp_path: Path) -> None:
