@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 from litestar import get
+from litestar.concurrency import sync_to_thread
 from litestar.di import NamedDependency
 from litestar.params import Parameter, QueryParameter
 
@@ -155,7 +156,7 @@ class Verifications(worker_processes.WorkerSlots):
             Failure: too many wait already, it took too long, or the log can't be read.
         """
         try:
-            question = (first, await asyncio.to_thread(self._log.state))
+            question = (first, await sync_to_thread(self._log.state))
         except OSError as error:
             raise errors.Failure(503, f"the log can't be read: {error}") from None
         if self._answered is not None and self._answered[0] == question:
@@ -277,7 +278,7 @@ async def _search(
     log: audit_log.Log, query: audit_search.AuditQuery, before: int | None, limit: int
 ) -> audit_search.SearchResult:
     try:
-        return await asyncio.to_thread(audit_search.search, log, query, before=before, limit=limit)
+        return await sync_to_thread(audit_search.search, log, query, before=before, limit=limit)
     except ValueError as error:
         raise errors.Failure(500, str(error)) from None
 

@@ -1,6 +1,5 @@
 """Health, readiness and metrics: for machines, without tokens where a prober has none."""
 
-import asyncio
 import gzip
 import re
 import time
@@ -8,6 +7,7 @@ from typing import Any
 
 import msgspec
 from litestar import MediaType, Request, Response, get
+from litestar.concurrency import sync_to_thread
 from litestar.di import NamedDependency
 from litestar.enums import ScopeType
 from litestar.params import FromPath
@@ -169,7 +169,7 @@ async def targets(
     """
     host = request.headers.get("host", "")
     address = host if _HOST.fullmatch(host) else listening_address
-    nodes = await asyncio.to_thread(store.reader.nodes)
+    nodes = await sync_to_thread(store.reader.nodes)
     node_pages.listed(node.name for node in nodes)
     found = [ScrapeTarget([address], {"__metrics_path__": "/metrics", "job": "muster"})]
     found += [

@@ -1,12 +1,12 @@
 """Requests that go on to the loop: to look at the repository, and to adopt jobs."""
 
-import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from litestar import Request, get, post
+from litestar.concurrency import sync_to_thread
 from litestar.di import NamedDependency
 from litestar.params import JSONBody
 
@@ -90,7 +90,7 @@ async def adopt(
     link: NamedDependency[LinkClient],
 ) -> Hooked:
     """Only while the loop waits to be told."""
-    state = adoption_state.decode(await asyncio.to_thread(store.reader.view, adoption_state.VIEW))
+    state = adoption_state.decode(await sync_to_thread(store.reader.view, adoption_state.VIEW))
     if why := adoption_state.why_not(state, time.time()):
         raise errors.Failure(409, why)
     require_written(data.names, list(state.awaiting))
@@ -151,7 +151,7 @@ class AdoptionView(msgspec.Struct, frozen=True):
 )
 async def adoption(store: NamedDependency[ServerStore]) -> AdoptionView:
     """Return what ``muster adopt`` lists."""
-    return await asyncio.to_thread(_adoption, store)
+    return await sync_to_thread(_adoption, store)
 
 
 def _adoption(store: ServerStore) -> AdoptionView:

@@ -4,11 +4,11 @@ Both read the whole store, and a plan decides many cycles: each runs in another 
 agents are answered quickly, one at a time, and with a time limit.
 """
 
-import asyncio
 from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, Response, get
+from litestar.concurrency import sync_to_thread
 from litestar.di import NamedDependency
 from litestar.params import Parameter
 
@@ -58,7 +58,7 @@ async def snapshot(
     that allows ``snapshot``.
     """
     caller = authentication.identity_of(request)
-    why = await asyncio.to_thread(authorization.why_not_snapshot, store.reader, caller)
+    why = await sync_to_thread(authorization.why_not_snapshot, store.reader, caller)
     if why:
         raise errors.Failure(403, why)
     authentication.note(access_log, "SnapshotRead", request, "records of all jobs")
@@ -104,7 +104,7 @@ async def plan(
         raise errors.Failure(500, "the plan failed; see the server's log")
     found = _DECODE_PLAN(output)
     caller = authentication.identity_of(request)
-    why = await asyncio.to_thread(authorization.why_not_snapshot, store.reader, caller)
+    why = await sync_to_thread(authorization.why_not_snapshot, store.reader, caller)
     return plan_types.without_settings(found) if why else found
 
 

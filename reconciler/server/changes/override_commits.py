@@ -4,6 +4,8 @@ import asyncio
 import time
 from collections.abc import Sequence
 
+from litestar.concurrency import sync_to_thread
+
 from reconciler.model.state import records
 from reconciler.operations.changes import remote_changes
 from reconciler.server import errors
@@ -75,7 +77,7 @@ class OverrideCommits:
             )
             for name in names
         ]
-        documents = await asyncio.to_thread(
+        documents = await sync_to_thread(
             authorization.confined,
             self._store.reader,
             documents,
@@ -97,7 +99,7 @@ class OverrideCommits:
         if wrong and all(result.status == 403 for result in wrong):
             return {}
         missing = verb != "cancel" and wrong and all(result.status == 404 for result in wrong)
-        if missing and await asyncio.to_thread(queries.is_structure_otherwise, self._store.reader):
+        if missing and await sync_to_thread(queries.is_structure_otherwise, self._store.reader):
             return {}  # it may have left git by a change that is held, and still be in force
         if wrong:
             raise errors.Failure(

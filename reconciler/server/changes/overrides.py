@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, delete, get, post
+from litestar.concurrency import sync_to_thread
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, Parameter
 
@@ -104,19 +105,19 @@ async def put_overrides(
     data = msgspec.structs.replace(data, names=authorization.canonical_names(data.verb, data.names))
     _check(data)
     asked_for = [remote_changes.SubmittedDocument(data.verb, owner, name) for name in data.names]
-    denied = await asyncio.to_thread(authorization.refusals, store.reader, caller, asked_for)
+    denied = await sync_to_thread(authorization.refusals, store.reader, caller, asked_for)
     if denied:
         message = "; ".join(f"{data.names[at]}: {why}" for at, why in list(denied.items())[:20])
         raise errors.Failure(403, f"{message}; nothing was done")
     what = f"{data.verb} {', '.join(data.names[:20])}: {data.reason}"
     authentication.note(access_log, "OverrideChanged", request, what)
-    in_vain = await asyncio.to_thread(override_commits.is_in_vain, asked_for)
+    in_vain = await sync_to_thread(override_commits.is_in_vain, asked_for)
     # what no commit of the controller's could do is an override until a person commits it
     commits = (
         {} if in_vain else await override_commits.commit(data.verb, data.names, data.reason, caller)
     )
     # all but a cancel is structure: committed, it waits with all of that until it is mended
-    pending = data.verb != "cancel" and await asyncio.to_thread(
+    pending = data.verb != "cancel" and await sync_to_thread(
         queries.is_structure_refused, store.reader
     )
     now = time.time()
@@ -138,7 +139,7 @@ async def put_overrides(
     if refused:
         done = len(data.names) - len(refused)
         raise errors.Failure(409, "; ".join(refused[:20]) + f"; {done} of {len(data.names)} done")
-    signed = await asyncio.to_thread(authorization.are_signed, store.reader)
+    signed = await sync_to_thread(authorization.are_signed, store.reader)
     results = [
         OverrideResult(
             name,
@@ -174,10 +175,10 @@ async def clear_override(
     kind, undoing = _UNDOING[verb]
     (name,) = authorization.canonical_names(undoing, [name.removeprefix("/")])
     if kind == "submit":
-        await asyncio.to_thread(_require_own, store, caller, name)
+        await sync_to_thread(_require_own, store, caller, name)
     else:
         document = remote_changes.SubmittedDocument(undoing, owner, name)
-        denied = await asyncio.to_thread(authorization.refusals, store.reader, caller, [document])
+        denied = await sync_to_thread(authorization.refusals, store.reader, caller, [document])
         if denied:
             raise errors.Failure(403, f"{name}: {denied[0]}; nothing was done")
     told = f"ends {kind} {name}"

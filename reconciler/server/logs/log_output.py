@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
+from litestar.concurrency import sync_to_thread
 
 from reconciler.model.state import records
 from reconciler.model.state.states import (
@@ -173,7 +174,7 @@ class LogOutput:
         wanted = self._wanted
         seen: set[str] = set()
         if wanted.every:
-            found = await asyncio.to_thread(tries_between, self._reader, wanted)
+            found = await sync_to_thread(tries_between, self._reader, wanted)
             seen.update(attempt.id for attempt in found)
             async for data in self._of_all(found, tail):
                 yield data
