@@ -13,6 +13,8 @@ from reconciler.model import desired
 _SETTINGS = frozenset(
     {"command", "script", "environment", "secrets", "stage", "submitted", "modules", "arguments"}
 )
+#: What stands for a value that not everybody may see.
+HIDDEN = "(not shown)"
 _STEP = re.compile(r"[.\[]")
 
 
@@ -21,6 +23,16 @@ def is_setting(field: str) -> bool:
     runs.
     """
     return not _SETTINGS.isdisjoint(_STEP.split(field))
+
+
+def has_setting(field: str, value: str) -> bool:
+    """Return True if a field of a job's document, or a part of its value, says what the job runs.
+
+    Args:
+        field: its path.
+        value: as JSON, of which the end may be missing.
+    """
+    return is_setting(field) or any(f'"{name}":' in value for name in _SETTINGS)
 
 
 def may_quote(label: str, field: str) -> bool:

@@ -263,21 +263,22 @@ class Plan(json_format.View, frozen=True):
         return sum(change.operation == operation for change in self.changes)
 
 
-HIDDEN = "(not shown)"
-
-
 def without_settings(plan: Plan) -> Plan:
     """Return a plan for a caller who may not see everybody's jobs: what changes, without values."""
 
     def shown(pair: tuple[str | None, str | None]) -> tuple[str | None, str | None]:
-        before, after = (None if side is None else HIDDEN for side in pair)
+        before, after = (None if side is None else redaction.HIDDEN for side in pair)
         return before, after
 
     changes = [
         msgspec.structs.replace(
             one,
             fields={
-                path: shown(pair) if redaction.is_setting(path) else pair
+                path: (
+                    shown(pair)
+                    if any(redaction.has_setting(path, side or "") for side in pair)
+                    else pair
+                )
                 for path, pair in one.fields.items()
             },
         )

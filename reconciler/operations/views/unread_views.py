@@ -6,6 +6,7 @@ Agents put what a program said, or its name, behind how a task ended. That part 
 
 import msgspec
 
+from reconciler.model.rules import redaction
 from reconciler.operations.views import view_types
 
 _DETAIL = ": "
@@ -14,14 +15,27 @@ _OF_TASK = "task "
 
 
 def job_view(of: view_types.JobView) -> view_types.JobView:
-    """Return a job without its metrics, its usage, its checkpoints, and what its tasks said at
-    their end.
+    """Return a job without its metrics, its usage, its checkpoints and their folder, values of what
+    it runs that policies have set, and what its tasks said at their end.
     """
     attempts = [
         msgspec.structs.replace(one, message="", checkpoint=None, metrics=None, use=None)
         for one in of.attempts
     ]
-    return msgspec.structs.replace(of, attempts=attempts, message=_without_detail(of.message, 1))
+    return msgspec.structs.replace(
+        of,
+        attempts=attempts,
+        message=_without_detail(of.message, 1),
+        checkpoint_folder="",
+        set_by_policy=[_set_field(one) for one in of.set_by_policy],
+    )
+
+
+def _set_field(of: view_types.FieldMutationView) -> view_types.FieldMutationView:
+    """Return a field that a policy has set, without its value if that says what the job runs."""
+    if not of.value or not redaction.has_setting(of.field, of.value):
+        return of
+    return msgspec.structs.replace(of, value=redaction.HIDDEN)
 
 
 def event_view(of: view_types.EventView) -> view_types.EventView:

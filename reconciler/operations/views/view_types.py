@@ -135,7 +135,9 @@ class TasksView(json_format.View, frozen=True):
 
 
 class FieldMutationView(json_format.View, frozen=True):
-    """A field of a job's document that a policy has set; ``value`` is empty if it was removed."""
+    """A field of a job's document that a policy has set; ``value`` is empty if it was removed, and
+    ``(not shown)`` to who may not read it.
+    """
 
     policy: str
     field: str

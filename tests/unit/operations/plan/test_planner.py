@@ -314,6 +314,21 @@ def test_who_may_not_know_what_jobs_run_is_not_told_what_was_found_there() -> No
     assert "48121" in str(plan)
 
 
+def test_who_may_not_know_what_jobs_run_is_not_told_what_policies_set_there() -> None:
+    fields: dict[str, tuple[str | None, str | None]] = {
+        "setByPolicy.spec.timeLimit": (None, '"1h" by policy p'),
+        "setByPolicy.spec.environment.PROXY": (None, '"48121" by policy p'),
+        "setByPolicy.spec.groups": (None, '[{"name":"a","command":["48121"]}] by policy p'),
+    }
+    change = plan_types.ChangeView("changed", "Job", "a", "a.yaml", "", fields)
+    plan = planner.plan(comparison(BASE, BASE), None, 0.0)
+    plan = msgspec.structs.replace(plan, changes=[change])
+    (shown,) = plan_types.without_settings(plan).changes
+    assert shown.fields["setByPolicy.spec.timeLimit"] == fields["setByPolicy.spec.timeLimit"]
+    assert "48121" not in str(shown)
+    assert shown.fields.keys() == fields.keys()
+
+
 def test_a_plan_says_which_terms_of_a_run_wait_for_its_next_start() -> None:
     snapshot = live()
     name = next(

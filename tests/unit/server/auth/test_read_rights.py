@@ -173,6 +173,27 @@ def test_others_see_state_and_place_of_a_job_and_nothing_that_it_wrote() -> None
     assert (shown.state, shown.owner, shown.attempts[0].exit_code) == ("Failed", "ada@x.org", 127)
 
 
+def test_others_see_that_a_policy_set_a_field_and_not_what_the_job_runs() -> None:
+    bed = Bed()
+    fields = (
+        ("spec.timeLimit", '"1h"', '"1h"'),
+        ("spec.environment.PROXY", '"http://a:secret@b"', "(not shown)"),
+        ("spec.environment.OLD", "", ""),
+        ("spec.groups", '[{"name":"a","command":["secret…', "(not shown)"),
+    )
+    mutations = tuple(desired.FieldMutation("p", field, value) for field, value, _ in fields)
+    checkpoint = desired.Checkpoint("SIGTERM", 30, "checkpoints/train/1-secret")
+    spec = msgspec.structs.replace(bed.record.spec, mutations=mutations, checkpoint=checkpoint)
+    view = job_views.job_view(msgspec.structs.replace(bed.record, spec=spec))
+    for who in ("ada", "boss"):
+        assert bed.rights(who).job(view) == view
+    shown = bed.rights("eve").job(view)
+    assert [(one.field, one.value) for one in shown.set_by_policy] == [
+        (field, told) for field, _, told in fields
+    ]
+    assert "secret" not in str(shown)
+
+
 def test_others_see_that_a_task_ended_and_not_what_it_said() -> None:
     bed = Bed()
     told = [
