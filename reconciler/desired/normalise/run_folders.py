@@ -91,6 +91,17 @@ def _checkpoint_path(job: job_spec.JobSpec, name: str, digest: str, faults: Faul
             )
         name, number, digest = job.resume_from.split(".")
         run = int(number)
+    # the path is part of what the digest is of, so what is written is never the run's own
+    if written and identifiers.is_below_run_folder(written):
+        faults.add(
+            "other-run-folder",
+            "a folder of this form is another run's own. To go on from "
+            "another run of yours, leave path out and write `resumeFrom: KEY`; `muster job NAME -o "
+            "json` shows the run's `key`",
+            *("spec", "checkpoint", "path"),
+            found=found_values.quote(written),
+            expected="a folder of another form, such as checkpoints/train, or none",
+        )
     return written or identifiers.default_checkpoint_path(name, run, owner, digest)
 
 

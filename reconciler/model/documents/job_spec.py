@@ -264,7 +264,8 @@ class CheckpointSpec(DocumentPart, frozen=True):
             "Folder for checkpoints, made with mode 0700 as the job's user: below `SHARED/USER` "
             "where agents are root, else below `SHARED`, the nodes' shared folder. Tasks find it "
             "in `MUSTER_CHECKPOINT_DIR`. Default: one of the run, named after the job, the run's "
-            "number, its owner and what it executes; see `resumeFrom`.",
+            "number, its owner and what it executes; see `resumeFrom`. The folder of another run "
+            "can't be written here.",
             example="checkpoints/train",
         ),
     ] = None

@@ -8,6 +8,7 @@ from reconciler.model import desired
 _DIGEST_CHARACTERS = 8
 #: ``NAME.RUN.HASH``, as the ids of attempts begin.
 RUN_KEY = re.compile(r"(?P<name>[a-z0-9-]+)\.(?P<run>[1-9][0-9]{0,6})\.(?P<hash>[0-9a-f]{16})")
+_RUN_FOLDER = re.compile(rf"checkpoints/[^/]+/[0-9]+-[0-9a-f]{{{_DIGEST_CHARACTERS}}}(/.*)?")
 
 
 def attempt_id(job: desired.Job, element: int, group: str, index: int, try_number: int) -> str:
@@ -42,6 +43,11 @@ def run_folder(run: int, owner: str, digest: str) -> str:
 def default_checkpoint_path(name: str, run: int, owner: str, digest: str) -> str:
     """Return the checkpoint folder of a job that names none."""
     return f"checkpoints/{name}/{run_folder(run, owner, digest)}"
+
+
+def is_below_run_folder(path: str) -> bool:
+    """Return True if a path has the form of a default checkpoint folder, or is below one."""
+    return _RUN_FOLDER.fullmatch(path) is not None
 
 
 def earlier_checkpoint_path(name: str, run: int) -> str:

@@ -87,6 +87,19 @@ def test_what_can_not_be_gone_on_from_is_refused(
     assert (problem.rule, told in problem.text()) == (rule, True), problem.text()
 
 
+@pytest.mark.parametrize("below", ["", "/deeper"])
+def test_the_folder_of_another_run_can_not_be_written(below: str) -> None:
+    theirs = folders(one(owner="bob@example.org"))[0] + below
+    (problem,) = load(checkpoint=f"path: {theirs}").status.problems
+    assert (problem.rule, problem.field) == ("other-run-folder", "spec.checkpoint.path")
+    assert "resumeFrom" in problem.text()
+
+
+@pytest.mark.parametrize("path", ["checkpoints/a/1", "checkpoints/train", "runs/a/1-0123abcd"])
+def test_a_folder_that_no_run_has_by_itself_may_be_shared(path: str) -> None:
+    assert folders(one(checkpoint=f"path: {path}"))[0] == path
+
+
 def test_resuming_needs_checkpoints() -> None:
     text = JOB.replace("  checkpoint: {{{checkpoint}}}\n", "").format(
         name="a", owner="ada@example.org", run=1, lr=1, more="  resumeFrom: a.1.0123456789abcdef"
