@@ -71,7 +71,7 @@ Path = tuple[str | int, ...]
 
 class YamlError(ValueError):
     """A file that cannot be read. ``line`` and ``column`` count from 1, and are 0 for the file as a
-    whole.
+    whole. What stands in the file is quoted by ``found`` alone: not everybody may see it.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class _Builder:
             return
         _refuse(
             "yaml-key",
-            f'a key must be text: write "{key_node.value}" in quotes',
+            "a key must be text: write it in quotes",
             key_node.start_mark,
             found=found_values.quote(key_node.value),
         )
@@ -244,8 +244,7 @@ class _Builder:
                 first = seen[key].line + 1
                 _refuse(
                     "yaml-duplicate-key",
-                    f"the key {found_values.quote(key)} occurs twice, first on line {first}; "
-                    "keep one of the two",
+                    f"this key occurs twice, first on line {first}; keep one of the two",
                     mark,
                     found=found_values.quote(key),
                 )

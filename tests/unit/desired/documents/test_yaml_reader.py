@@ -97,6 +97,23 @@ def test_refused(data: bytes, rule: str, line: int, column: int) -> None:
     assert (caught.value.rule, caught.value.line, caught.value.column) == (rule, line, column)
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["TOKEN: 1\nTOKEN: 2\n", "48121: 1\n", "a: !TOKEN x\n", "a: *TOKEN\n", "a: &TOKEN b: c\n"],
+)
+def test_a_message_quotes_nothing_of_the_file(text: str) -> None:
+    with pytest.raises(yaml_reader.YamlError) as caught:
+        yaml_reader.read(text.encode())
+    assert not any(word in str(caught.value) for word in ("TOKEN", "48121"))
+
+
+def test_a_key_that_is_refused_is_found() -> None:
+    for text, found in (("TOKEN: 1\nTOKEN: 2\n", '"TOKEN"'), ("48121: 1\n", '"48121"')):
+        with pytest.raises(yaml_reader.YamlError) as caught:
+            yaml_reader.read(text.encode())
+        assert caught.value.found == found
+
+
 def test_what_only_looks_like_a_nul_is_read() -> None:
     (document,) = yaml_reader.read(b"script: |\n  printf 'a\\0' \\x00\nb: 'c\\0'\n")
     assert document.value == {"script": "printf 'a\\0' \\x00\n", "b": "c\\0"}
