@@ -144,7 +144,7 @@ class Verifications(worker_processes.WorkerSlots):
     """Goes along the log in a process of its own: once for all who ask while its files stay."""
 
     def __init__(self, log: audit_log.Log) -> None:
-        super().__init__("", "verifications", VERIFY_S_MAX)
+        super().__init__("", "verifications", VERIFY_S_MAX, authentication.CALLER.get)
         self._log = log
         self._answered: tuple[_Question, audit_log.ChainVerdict] | None = None
         self._asked: dict[_Question, asyncio.Task[audit_log.ChainVerdict]] = {}

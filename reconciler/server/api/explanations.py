@@ -21,7 +21,7 @@ from reconciler.operations.history import past_reasons
 from reconciler.operations.views import job_views
 from reconciler.server import errors
 from reconciler.server.api import envelopes, queries
-from reconciler.server.auth import read_rights
+from reconciler.server.auth import authentication, read_rights
 from reconciler.server.loop_link import LinkClient
 from reconciler.server.process import worker_processes
 from reconciler.server.server_store import ServerStore
@@ -40,7 +40,7 @@ class Replays(worker_processes.WorkerSlots):
     """Runs one replay at a time for the server of one store."""
 
     def __init__(self, store_url: str) -> None:
-        super().__init__(store_url, "replays", REPLAY_S_MAX)
+        super().__init__(store_url, "replays", REPLAY_S_MAX, authentication.CALLER.get)
 
     async def explain(self, name: str, at: float, limit: int) -> past_reasons.Explained:
         """Return a job at a moment.

@@ -37,7 +37,7 @@ class Plans(worker_processes.WorkerSlots):
     """Makes one plan or snapshot at a time for the server of one store."""
 
     def __init__(self, store_url: str) -> None:
-        super().__init__(store_url, "plans", RUN_S_MAX)
+        super().__init__(store_url, "plans", RUN_S_MAX, authentication.CALLER.get)
 
 
 @get(

@@ -9,6 +9,7 @@ import pytest
 from reconciler.operations.audit import audit_entries, audit_log
 from reconciler.server import errors
 from reconciler.server.api import audit
+from reconciler.server.auth import authentication
 from reconciler.server.process import worker_processes
 
 
@@ -60,7 +61,10 @@ def test_only_so_many_different_questions_wait(log: audit_log.Log) -> None:
     one = Counted(log)
 
     async def ask() -> list[audit_log.ChainVerdict | BaseException]:
-        asked = (one.verdict(first) for first in range(1, worker_processes.WAITING_MAX + 4))
+        asked = []
+        for first in range(1, worker_processes.WAITING_MAX + 4):
+            authentication.CALLER.set(f"caller-{first}")
+            asked.append(asyncio.create_task(one.verdict(first)))
         return await asyncio.gather(*asked, return_exceptions=True)
 
     refused = [told for told in asyncio.run(ask()) if isinstance(told, errors.Failure)]
