@@ -70,16 +70,7 @@ class QuotaAccounts:
             spec = jobs.spec_or_aside(job)
             if spec is not None:
                 self._count(spec, entry.attempts, entry.used_gpu_s)
-        self._go_on(jobs)
-
-    def _go_on(self, jobs: cycle_jobs.CycleJobs) -> None:
-        """Note jobs of which more is pending after what runs of them has ended."""
-        for account in self.all:
-            for job in account.ends if account.quota.running else ():
-                record = jobs.record_of(job)
-                # a quarantined job is not decided while it runs
-                if record is None or job_draft.PENDING in record.elements:
-                    account.goes_on.add(job)
+        _go_on(self.all, jobs)
 
     def _count(
         self, spec: desired.Job, attempts: list[records.AttemptRecord], used_gpu_s: float
@@ -178,7 +169,7 @@ class QuotaAccounts:
                     self._keep(accounts, spec, each)
                 return 0, reason
             allowed = min(allowed, count)
-        self._let_through(accounts, spec, each, allowed)
+        _let_through(accounts, spec, each, allowed)
         return allowed, None
 
     def _keep(
@@ -215,17 +206,6 @@ class QuotaAccounts:
                 found = max(found, self._returned_by(account, lacks_gpu_s))
         return found
 
-    def _let_through(
-        self,
-        accounts: tuple[quota_accounts.QuotaAccount, ...],
-        spec: desired.Job,
-        each: list[int],
-        times: int,
-    ) -> None:
-        for account in accounts:
-            account.jobs.add(spec.name)
-            _count_in(account, spec, each, times)
-
     def admit_nominated(
         self, spec: desired.Job, elements: int, tasks: tuple[resources.Resources, ...]
     ) -> int:
@@ -246,7 +226,7 @@ class QuotaAccounts:
             return 0
         allowed = min([elements, *(self._fitting(one, spec, each)[0] for one in accounts)])
         if allowed:
-            self._let_through(accounts, spec, each, allowed)
+            _let_through(accounts, spec, each, allowed)
             self._guarantees.take(spec.queue, each, allowed)
         return allowed
 
@@ -345,6 +325,27 @@ class QuotaAccounts:
         back_at = min((at for at in back if at > self._now), default=None)
         if back_at is not None:
             self._alarm.wake_schedule(back_at)
+
+
+def _go_on(accounts: Sequence[quota_accounts.QuotaAccount], jobs: cycle_jobs.CycleJobs) -> None:
+    """Note jobs of which more is pending after what runs of them has ended."""
+    for account in accounts:
+        for job in account.ends if account.quota.running else ():
+            record = jobs.record_of(job)
+            # a quarantined job is not decided while it runs
+            if record is None or job_draft.PENDING in record.elements:
+                account.goes_on.add(job)
+
+
+def _let_through(
+    accounts: Sequence[quota_accounts.QuotaAccount],
+    spec: desired.Job,
+    each: list[int],
+    times: int,
+) -> None:
+    for account in accounts:
+        account.jobs.add(spec.name)
+        _count_in(account, spec, each, times)
 
 
 def _sums(tasks: tuple[resources.Resources, ...]) -> list[int]:

@@ -188,7 +188,7 @@ class PendingGroupBuilder:
         )
         pending_input.let_last = let_last(pending_input.capped)
         granted = {
-            record.name: self._admit_nominated(record, ready)
+            record.name: self._admit_first(record, ready)
             for _, _, record, ready, _ in self._capped
             if record.name in nominated
         }
@@ -196,7 +196,7 @@ class PendingGroupBuilder:
             pending_input.capped, self._capped, strict=True
         ):
             if name not in nominated and kind not in pending_input.let_last:
-                granted[name] = self._admit_guaranteed(record, ready)
+                granted[name] = self._admit_first(record, ready)
         last = []
         growing = sorted(self._growing, key=lambda one: one[:2])
         lacking = collections.deque(growing)
@@ -231,9 +231,7 @@ class PendingGroupBuilder:
         grows = elastic_jobs.is_resizable(spec) and ready is not readiness.AWAITS
         if ready.reason is not None:
             self._explain(spec.name, ready.reason_key, ready.reason)
-        if not grows and not ready.elements:
-            return
-        if spec.queue not in self._row_of_queue:
+        if not (grows or ready.elements) or spec.queue not in self._row_of_queue:
             return
         shape, refusal = self._shapes.shape_of(spec)
         if refusal is not None:
@@ -262,17 +260,14 @@ class PendingGroupBuilder:
         self._input.reasons[key] = (reason,)
         self._input.reason_of[job] = key
 
-    def _admit_nominated(self, record: records.JobRecord, ready: readiness.Readiness) -> _Granted:
-        """Admit nominated elements, before anything else."""
+    def _admit_first(self, record: records.JobRecord, ready: readiness.Readiness) -> _Granted:
+        """Admit nominated elements, or those that their queue's guarantee covers, before others."""
         tasks, capped = _asked(self._accounts, record.spec)
-        elements = min(self._nominations[record.name], ready.startable)
-        count = self._accounts.admit_nominated(record.spec, elements, tasks)
-        return _Granted(count, tasks, capped)
-
-    def _admit_guaranteed(self, record: records.JobRecord, ready: readiness.Readiness) -> _Granted:
-        """Admit elements that their queue's guarantee covers, before those that it does not."""
-        tasks, capped = _asked(self._accounts, record.spec)
-        count = self._accounts.admit_guaranteed(record.spec, ready.startable, tasks)
+        if record.name in self._nominations:
+            elements = min(self._nominations[record.name], ready.startable)
+            count = self._accounts.admit_nominated(record.spec, elements, tasks)
+        else:
+            count = self._accounts.admit_guaranteed(record.spec, ready.startable, tasks)
         return _Granted(count, tasks, capped)
 
     def _under_quota(
@@ -338,9 +333,7 @@ class PendingGroupBuilder:
             submitted_at=record.submitted_at,
             promised=self._nominations.get(spec.name, 0),
             promise_turn=self._turns.get(spec.name, 0),
-            moved=any(record.notes[e].moved for e in ready.elements if e in record.notes)
-            if record.notes
-            else False,
+            moved=any(record.notes[e].moved for e in ready.elements if e in record.notes),
             held_back=held_back,
             capped=capped,
         )
@@ -360,8 +353,7 @@ class PendingGroupBuilder:
             refills: True for elements with fewer tasks than their minimum, False for others.
         """
         spec = record.spec
-        blocked = record.removed or spec.suspend or self._structure.settings.suspend
-        if blocked:
+        if record.removed or spec.suspend or self._structure.settings.suspend:
             return
         # capacity is nominated to jobs, and tasks get what pending elements leave of it. Otherwise
         # the preempted job would start there again, be preempted again, and so on

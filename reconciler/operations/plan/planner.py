@@ -78,13 +78,8 @@ def plan(
         ahead = _without_nodes(ahead)
     findings = _findings(found)
     refused = any(one.severity == "error" and one.is_new and one.touched for one in findings)
-    verdict: plan_types.Verdict = "changes" if found.changes else "none"
-    if refused or found.structure_refused:
-        verdict = "refused"
-    elif held:
-        verdict = "held"
     return plan_types.Plan(
-        verdict=verdict,
+        verdict=_verdict(found, is_refused=refused, is_held=bool(held)),
         held=held,
         waiting=waiting,
         structure_refused=found.structure_refused,
@@ -468,3 +463,11 @@ def in_force(
             if one.state not in states.WAITING_JOB_STATES
         },
     )
+
+
+def _verdict(found: revisions.Comparison, *, is_refused: bool, is_held: bool) -> plan_types.Verdict:
+    if is_refused or found.structure_refused:
+        return "refused"
+    if is_held:
+        return "held"
+    return "changes" if found.changes else "none"
