@@ -344,13 +344,10 @@ class PendingGroupBuilder:
     def _growth(
         self, record: records.JobRecord, shape: int, claimed: int, *, refills: bool
     ) -> None:
-        """Add the tasks that running elements with fewer than their maximum could gain.
+        """Add the tasks that running elements of a job could gain.
 
-        Args:
-            record: of the job.
-            shape: its number.
-            claimed: how many pending elements of the job may start as well.
-            refills: True for elements with fewer tasks than their minimum, False for others.
+        ``refills``: of those with fewer tasks than their minimum, otherwise of the others.
+        ``claimed``: how many pending elements of it may start as well.
         """
         spec = record.spec
         if record.removed or spec.suspend or self._structure.settings.suspend:
