@@ -22,6 +22,7 @@ from reconciler.server.api import (
     plans,
     queries,
     reports,
+    reservations,
 )
 from reconciler.server.auth import standing_tokens
 from reconciler.server.changes import change_routes, overrides
@@ -68,6 +69,7 @@ def create_app(parts: Composition, *, address: str) -> Litestar:
             *overrides.HANDLERS,
             *reports.HANDLERS,
             *attempt_list.HANDLERS,
+            *reservations.HANDLERS,
             *log_routes.HANDLERS,
         ],
         dependencies=parts.dependencies(address),

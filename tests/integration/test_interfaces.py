@@ -65,6 +65,7 @@ ROUTES = {
 LISTS = {
     "/v1/jobs": "jobs",
     "/v1/nodes": "nodes",
+    "/v1/reservations": "",
     "/v1/queues": "queues",
     "/v1/quotas": "quotas",
     "/v1/pools": "",

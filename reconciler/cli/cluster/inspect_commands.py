@@ -64,6 +64,7 @@ def nodes(
     """
     with context.controller(server, token_file) as api:
         page = api.get("/v1/nodes")
+        kept_nodes = reserved_nodes.read(api)
         is_data = output in (terminal.Output.JSON, terminal.Output.YAML)
         observed = set() if is_data else _observed(api)
     if is_data:
@@ -77,7 +78,7 @@ def nodes(
             _of(item, "cpu"),
             _gib(item),
             _gpus(item),
-            terminal.format_clocks(_message(page, item)),
+            terminal.format_clocks(_message(kept_nodes, item)),
         ]
         for item in page["items"]
     ]
@@ -87,9 +88,9 @@ def nodes(
     terminal.print_table(headings, rows, cut=cut, below=below)
 
 
-def _message(page: Json, item: Json) -> str:
+def _message(kept_nodes: list[Json], item: Json) -> str:
     """Return why a node is in its state, and what keeps work from it now."""
-    kept = reserved_nodes.of_node(page, item["name"], time.time(), is_open=True)
+    kept = reserved_nodes.of_node(kept_nodes, item["name"], time.time(), is_open=True)
     return "; ".join(filter(None, (item.get("message"), kept)))
 
 
@@ -116,6 +117,7 @@ def node(
     """
     with context.controller(server, token_file) as api:
         page = api.get("/v1/nodes")
+        kept_nodes = reserved_nodes.read(api)
         observed = _observed(api)
     items = page["items"]
     item = next((one for one in items if one["name"] == name), None)
@@ -124,7 +126,7 @@ def node(
     if output in (terminal.Output.JSON, terminal.Output.YAML):
         terminal.print_document(item, output)
         return
-    kept = reserved_nodes.of_node(page, name, time.time())
+    kept = reserved_nodes.of_node(kept_nodes, name, time.time())
     node_details.show(item, is_observed=item.get("pool") in observed, reserved=kept)
 
 
@@ -331,7 +333,7 @@ def status(
     """
     with context.controller(server, token_file) as api:
         sync = api.get("/v1/sync")["sync"]
-        nodes_found = (page := api.get("/v1/nodes"))["items"]
+        nodes_found, kept_nodes = api.get("/v1/nodes")["items"], reserved_nodes.read(api)
         jobs_found = _job_counts(api)
         overridden = api.get("/v1/overrides")["items"]
         found = cluster_status.roll_up(
@@ -349,7 +351,7 @@ def status(
                 "standing": cluster_status.shown(found),
                 "nodes": len(nodes_found),
                 "overrides": overridden,
-                "reservations": page.get("reservations") or [],
+                "reservations": kept_nodes,
             },
             output,
         )
@@ -358,7 +360,7 @@ def status(
     _standing(found, sync, overridden)
     terminal.out.print(f"Nodes  {_tally(nodes_found)}", markup=False)
     terminal.out.print(f"Jobs   {_counts_text(jobs_found)}", markup=False)
-    for line in reserved_nodes.lines(page, time.time()):
+    for line in reserved_nodes.lines(kept_nodes, time.time()):
         terminal.print_paragraph(f"Kept   {line}", 0, 7)
     if told_drift := cluster_status.drift_line(drifting):
         terminal.print_paragraph(f"Drift  {told_drift}", 0, 7)

@@ -140,13 +140,13 @@ def job(
 def _job(
     document: job_spec.JobDocument, digest: str, basis: JobDefaults, path: str
 ) -> tuple[desired.Job | None, list[Fault]]:
-    name, spec = document.metadata.name, document.spec
-    faults = FaultCollector()
+    name, spec, faults = document.metadata.name, document.spec, FaultCollector()
     priority, preemptible, preempts = _priority(spec, basis, faults)
     groups = _groups(spec, basis, faults)
     if spec.environment or spec.groups or spec.secrets:
         _check_environment(spec, faults)
-    _check_dependencies(name, spec, faults)
+    if spec.depends_on:
+        _check_dependencies(name, spec, faults)
     job = desired.Job(
         name=name,
         run=spec.run,

@@ -38,10 +38,15 @@ class JobCounts(Envelope, frozen=True, kw_only=True):
 
 
 class NodesEnvelope(Envelope, frozen=True, kw_only=True):
-    """Nodes, and the reservations that keep some of them, now or later."""
+    """Nodes, by name."""
 
     items: list[view_types.NodeView]
-    reservations: list[reservation_views.ReservationView]
+
+
+class ReservationsEnvelope(Envelope, frozen=True, kw_only=True):
+    """Reservations that keep nodes, now or later; those first that are open or begin first."""
+
+    items: list[reservation_views.ReservationView]
 
 
 class Queues(Envelope, frozen=True, kw_only=True):

@@ -2,7 +2,6 @@
 
 import asyncio
 import collections
-import time
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -22,7 +21,6 @@ from reconciler.operations.views import (
     attempt_views,
     job_views,
     quota_views,
-    reservation_views,
     submission_views,
     view_types,
 )
@@ -336,12 +334,8 @@ def nodes(
     sessions: NamedDependency[Sessions],
 ) -> envelopes.NodesEnvelope:
     """Return all nodes by name."""
-    structure = job_views.stored_structure(store.reader.view(job_views.STRUCTURE))
-    return envelopes.NodesEnvelope(
-        items=show_nodes(store.reader, sessions),
-        reservations=reservation_views.shown(structure, time.time()),
-        **envelopes.head(link.published),
-    )
+    items = show_nodes(store.reader, sessions)
+    return envelopes.NodesEnvelope(items=items, **envelopes.head(link.published))
 
 
 @get("/v1/queues", sync_to_thread=True, responses=FAILS, summary="Queues")

@@ -13,6 +13,7 @@ from reconciler.server.api import (
     plans,
     queries,
     reports,
+    reservations,
 )
 from reconciler.server.changes import change_routes, overrides
 from reconciler.server.logs import log_routes
@@ -81,7 +82,7 @@ def test_every_request_is_in_the_table_of_the_api() -> None:
         handler
         for module in (
             *(health, queries, loop_requests, explanations, plans, change_routes),
-            *(audit, overrides, reports, attempt_list, log_routes),
+            *(audit, overrides, reports, reservations, attempt_list, log_routes),
         )
         for handler in module.HANDLERS
         if handler.include_in_schema is not False

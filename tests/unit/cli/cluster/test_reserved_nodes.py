@@ -15,12 +15,12 @@ from tests.unit.core.safety.test_impact import pool, state
 NOW = times.parse_time("2026-11-25T10:00:00Z")
 
 
-def page(*found: desired.Reservation) -> Any:
+def listed(*found: desired.Reservation) -> Any:
     structure = state(pool("a", 4)).structure
     structure = desired.Structure(
         pools=structure.pools, reservations={one.name: one for one in found}
     )
-    return {"reservations": msgspec.to_builtins(reservation_views.shown(structure, NOW))}
+    return msgspec.to_builtins(reservation_views.shown(structure, NOW))
 
 
 def once(name: str, begin: float, end: float, **fields: Any) -> desired.Reservation:
@@ -53,18 +53,18 @@ def once(name: str, begin: float, end: float, **fields: Any) -> desired.Reservat
 def test_what_keeps_a_node_is_said(
     found: desired.Reservation, node: str, told: str, *, is_open: bool
 ) -> None:
-    text = reserved_nodes.of_node(page(found), node, NOW)
+    text = reserved_nodes.of_node(listed(found), node, NOW)
     assert text.startswith(told)
     assert bool(text) is bool(told)
     assert not text or text.endswith(f"(Reservation/{found.name})")
-    assert bool(reserved_nodes.of_node(page(found), node, NOW, is_open=True)) is is_open
+    assert bool(reserved_nodes.of_node(listed(found), node, NOW, is_open=True)) is is_open
 
 
 def test_what_is_open_comes_first_and_many_are_counted() -> None:
     many = [once(f"r{number}", number - 0.5, 9_000) for number in range(7)]
-    told = list(reserved_nodes.lines(page(*reversed(many)), NOW))
+    told = list(reserved_nodes.lines(listed(*reversed(many)), NOW))
     assert told[0].startswith("a[1-2]: maintenance until ")
     assert told[1].startswith("a[1-2]: maintenance from ")
     assert len(told) == 6
-    assert told[-1] == "and 2 more; `muster nodes -o json` has all"
-    assert list(reserved_nodes.lines({}, NOW)) == [], "an older controller says nothing"
+    assert told[-1] == "and 2 more; `muster status -o json` has all"
+    assert list(reserved_nodes.lines([], NOW)) == []
