@@ -84,6 +84,10 @@ class JobChoice(NamedTuple):
     labels: Mapping[str, str] = MappingProxyType({})
 
 
+#: All jobs.
+ANY_JOB = JobChoice()
+
+
 def jobs(choice: JobChoice, after: str | None, limit: int) -> sa.Select[tuple[bytes]]:
     """Select the newest runs of jobs, the last submitted first. See ``StoreReader.jobs``."""
     table = schema.JOBS.c

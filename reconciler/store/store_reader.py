@@ -83,7 +83,7 @@ class StoreReader:
 
     def jobs(
         self,
-        choice: statements.JobChoice = statements.JobChoice(),  # noqa: B008
+        choice: statements.JobChoice = statements.ANY_JOB,
         *,
         limit: int = 1000,
         after: str | None = None,

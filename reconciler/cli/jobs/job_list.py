@@ -21,10 +21,10 @@ AS_ABOVE = "as above"
 TRIES_TOLD = 16
 
 
-def show(items: list[Json], now: float, *, wide: bool) -> None:
-    """Print the table."""
+def show(items: list[Json], now: float, *, wide: bool, recent: bool = False) -> None:
+    """Print the table; ``recent``: of jobs that are alive or ended in the last day."""
     if not items:
-        terminal.note("no jobs")
+        terminal.note("no job is alive or ended in the last day" if recent else "no jobs")
         return
     arrays = wide or any(item["array"] for item in items)
     elastic = any(item.get("tasks") for item in items)

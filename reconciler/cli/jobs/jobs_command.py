@@ -115,17 +115,20 @@ def jobs(
     """List jobs, newest first, with the reason if they wait.
 
     In a table those that are alive, or ended in the last day, unless you name jobs, a state or
-    --all. START is the estimated start of those that wait. WAITED is the time from submission to
-    the first start. RAN is the time in which the job ran, in all tries together; time on hold or
-    between tries does not count. For jobs of many tries, such as large arrays, RAN is shown as <=
-    with the time since the first start. TASKS is shown if there are elastic jobs: `3 of 2-6` means
-    3 tasks run, between 2 and 6 are allowed. A long reason is printed below its row; `as above`
-    means the same reason as the row before. -o wide prints one line a job.
+    --all. START is the estimated start of those that wait; after ~, others may come first. WAITED
+    is the time from submission to the first start. RAN is the time in which the job ran, in all
+    tries together; time on hold or between tries does not count. For jobs of many tries, such as
+    large arrays, RAN is shown as <= with the time since the first start. TASKS is shown if there
+    are elastic jobs: `3 of 2-6` means 3 tasks run, between 2 and 6 are allowed. A long reason is
+    printed below its row; `as above` means the same reason as the row before. -o wide prints one
+    line a job.
 
     Example: muster jobs --queue research --state Pending
 
     Example: muster jobs 'sweep-*' --mine --sort start
     """
+    if mine and owner is not None:
+        terminal.fail("--mine and --owner can't be combined", terminal.USAGE)
     names = names or []
     array_elements.require_whole_jobs("jobs", [one for one in names if not _is_pattern(one)])
     whole = everything or bool(names) or output.is_data
@@ -157,14 +160,15 @@ def jobs(
             page["items"] = items
             terminal.print_document(page, output)
         elif items or not unknown:  # unknown names are reported below
-            job_list.show(items, time.time(), wide=output is terminal.Output.WIDE)
+            is_recent = "endedSince" in query
+            job_list.show(items, time.time(), wide=output is terminal.Output.WIDE, recent=is_recent)
             sync = api.get("/v1/sync")["sync"]
             if told := cluster_status.submissions_line(sync, terminal.format_clock):
                 terminal.note(told)
             if has_more and limit is None:
                 terminal.note(
-                    f"the newest {len(items)} are shown: --all shows all; names, --state, --queue, "
-                    "--owner, --mine and --label select"
+                    f"the {'newest' if order is None else 'first'} {len(items)} are shown: --all "
+                    "shows all; names, --state, --queue, --owner, --mine and --label select"
                 )
     if unknown:
         terminal.fail(unknown[0], details=unknown[1:])

@@ -106,3 +106,14 @@ def test_a_pattern_that_fits_nothing_and_an_order_that_is_none_are_said(
     shown = parts.muster(served, "jobs", "--mine")
     assert shown.returncode == 1
     assert "the token of local stands for no person with an address" in shown.stderr
+
+
+def test_an_empty_table_says_what_it_leaves_out(served: parts.Served) -> None:
+    shown = parts.muster(served, "jobs", "--label", "no=such")
+    assert (shown.returncode, shown.stdout) == (0, "")
+    assert shown.stderr == "no job is alive or ended in the last day\n"
+    assert parts.muster(served, "jobs", "--label", "no=such", "--all").stderr == "no jobs\n"
+    sorted_ = parts.muster(served, "jobs", "--sort", "name")
+    assert "the first 50 are shown: --all shows all" in sorted_.stderr
+    both = parts.muster(served, "jobs", "--mine", "--owner", "alice@example.org")
+    assert (both.returncode, "can't be combined" in both.stderr) == (terminal.USAGE, True)
