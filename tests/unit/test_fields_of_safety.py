@@ -13,6 +13,7 @@ import pytest
 from reconciler.core.safety import sync_limits
 from reconciler.desired.documents import revision_limits
 from reconciler.model import desired
+from reconciler.model.policy import access
 from reconciler.model.rules import recurrence
 from reconciler.notifications import messages
 from reconciler.operations import permission_check
@@ -262,6 +263,11 @@ def may(verb: str, subject: str) -> Callable[[Run, Path], Json]:
     return lambda run, _: permission_check.can(run.structure, BOB, verb, subject).allowed
 
 
+def may_say(priority: access.JobPriority) -> Callable[[Run, Path], Json]:
+    """Whether one person may submit a job of a priority."""
+    return lambda run, _: access.of_priority(run.structure.access, BOB, priority, "default").allowed
+
+
 def key(field: str) -> Callable[[Run, Path], Json]:
     """The first key; which commits it signs is told by ``test_provenance``."""
     return lambda run, _: getattr(run.structure.access.identities[BOB].keys[0], field)
@@ -315,6 +321,12 @@ TABLE |= {
     ),
     "Access.spec.roles[].allow[].queues": Case(
         (["def*"], ["q"]), may("submit", "Queue/default"), (True, False), PEOPLE
+    ),
+    "Access.spec.roles[].allow[].maxPriority": Case(
+        (69, 70), may_say(access.JobPriority(70)), (False, True), PEOPLE
+    ),
+    "Access.spec.roles[].allow[].priorityClasses": Case(
+        (["calm"], ["urg*"]), may_say(access.JobPriority(None, "urgent")), (False, True), PEOPLE
     ),
     "Access.spec.roles[].allow[].owners": Case(
         (["eve*"], ["adam*"]),

@@ -26,16 +26,24 @@ def access_of(spec: access_spec.AccessSpec, faults: FaultCollector) -> access.Ac
         access.Role(
             role.name,
             tuple(role.members),
-            tuple(
-                access.AccessRule(
-                    tuple(rule.verbs), tuple(rule.queues), tuple(rule.objects), tuple(rule.owners)
-                )
-                for rule in role.allow
-            ),
+            tuple(_rule(rule) for rule in role.allow),
         )
         for role in spec.roles
     )
     return access.Access(identities, roles)
+
+
+def _rule(written: access_spec.RuleSpec) -> access.AccessRule:
+    """Return a rule of a role."""
+    priority, classes = written.max_priority, written.priority_classes
+    return access.AccessRule(
+        tuple(written.verbs),
+        tuple(written.queues),
+        tuple(written.objects),
+        tuple(written.owners),
+        access.DEFAULT_PRIORITY if priority is None else priority,
+        ("*",) if classes is None else tuple(classes),
+    )
 
 
 def _key(

@@ -97,7 +97,9 @@ class ChangeRights:
                 queues += known.queues
                 had += known.owners
             owners = access.JobOwners(tuple(had), tuple(owner for _, owner in after))
-            return access.of_job(query.known, who, queues, owners, query.parents)
+            priorities = object_changes.new_priorities(change.before, change.after)
+            asked = access.JobChange(tuple(queues), owners, priorities)
+            return access.of_job(query.known, who, asked, query.parents)
         verb: access.Verb = "drain" if object_changes.only_drains(change) else "change"
         return access.of_object(query.known, who, verb, label)
 

@@ -11,6 +11,7 @@ from reconciler.desired.documents import document_reader, revision_limits
 from reconciler.desired.git import source
 from reconciler.model import desired
 from reconciler.model.documents import job_spec, nodepool_spec
+from reconciler.model.policy import access
 
 Documents = tuple[document_reader.Document, ...]
 
@@ -34,6 +35,24 @@ def jobs_of(found: Documents) -> list[tuple[str, str]]:
     return [
         (p.spec.queue, p.spec.owner or "") for p in parts if isinstance(p, job_spec.JobDocument)
     ]
+
+
+def priority_of(spec: job_spec.JobSpec) -> access.JobPriority:
+    """Return what a job says of its priority."""
+    return access.JobPriority(spec.priority, spec.priority_class)
+
+
+def new_priorities(before: Documents, after: Documents) -> tuple[access.JobPriority, ...]:
+    """Return what a change makes a job newly say of its priority, or say in another queue."""
+    had, has = (
+        [
+            (p.spec.queue, priority_of(p.spec))
+            for p in (one.part for one in found)
+            if isinstance(p, job_spec.JobDocument)
+        ]
+        for found in (before, after)
+    )
+    return tuple(one for queue, one in has if one.is_said and (queue, one) not in had)
 
 
 def only_drains(change: ObjectChange) -> bool:

@@ -22,7 +22,7 @@ from reconciler.desired.normalise import (
 )
 from reconciler.model import desired
 from reconciler.model.documents import job_spec
-from reconciler.model.policy import queue_paths
+from reconciler.model.policy import access, queue_paths
 from reconciler.model.values import found_values, times
 
 log = logging.getLogger("muster.desired")
@@ -210,7 +210,7 @@ _DEFAULT_RETRIES = desired.Retries(
 def _priority(
     spec: job_spec.JobSpec, basis: JobDefaults, faults: FaultCollector
 ) -> tuple[int, bool, bool]:
-    priority = desired.DEFAULT_PRIORITY if spec.priority is None else spec.priority
+    priority = access.DEFAULT_PRIORITY if spec.priority is None else spec.priority
     preemptible = preempts = True
     if spec.priority_class is not None:
         known = basis.priority_classes.get(spec.priority_class)

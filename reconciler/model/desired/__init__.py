@@ -7,7 +7,6 @@ Import the package and write ``desired.Job``; the modules are its parts.
 
 from reconciler.model.desired.jobs import (
     ANYWHERE,
-    DEFAULT_PRIORITY,
     Checkpoint,
     Dependency,
     FieldMutation,
@@ -82,7 +81,6 @@ __all__ = [
     "ANYWHERE",
     "AWAITS_ADOPTION",
     "BUDGET_WINDOW_S_MAX",
-    "DEFAULT_PRIORITY",
     "INTERNAL_ERROR",
     "LOOPBACK",
     "AdmissionPolicy",

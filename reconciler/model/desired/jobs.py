@@ -6,11 +6,9 @@ import msgspec
 
 from reconciler.model.desired.settings import Placement, Prune
 from reconciler.model.observed import storage, task_reports
+from reconciler.model.policy import access
 from reconciler.model.values.folder_identity import NOWHERE, SubmitPlace
 from reconciler.model.values.resources import Resources
-
-DEFAULT_PRIORITY = 50
-
 
 #: By what the tasks of a gang find each other.
 Framework = Literal["none", "torchrun", "mpi", "tensorflow", "jax", "ray", "slurm"]
@@ -199,7 +197,7 @@ class Job(msgspec.Struct, frozen=True):
     owner: str = ""
     labels: dict[str, str] = {}
     suspend: bool = False
-    priority: int = DEFAULT_PRIORITY
+    priority: int = access.DEFAULT_PRIORITY
     preemptible: bool = True
     working_directory: str | None = None
     framework: Framework = "none"

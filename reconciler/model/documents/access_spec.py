@@ -129,6 +129,23 @@ class RuleSpec(DocumentPart, frozen=True):
         ),
     ] = []
 
+    max_priority: Annotated[
+        Annotated[int, msgspec.Meta(ge=-(10**6), le=10**6)] | None,
+        doc(
+            "Highest number that a job may newly say as its `priority` by `submit` or "
+            "`manage`. Default: 50, what a job has that says none.",
+            example=80,
+        ),
+    ] = None
+    priority_classes: Annotated[
+        list[Text] | None,
+        doc(
+            "Classes that a job may newly name as its `priorityClass` by `submit` or "
+            "`manage`; `*` matches any text. Default: any.",
+            example=["background", "normal"],
+        ),
+    ] = None
+
 
 class RoleSpec(DocumentPart, frozen=True):
     """Members of a role, and its rules."""

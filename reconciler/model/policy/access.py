@@ -26,6 +26,8 @@ Acts = Literal["self", "submitter", "author"]
 #: A member that everybody is who is known.
 EVERYBODY = "*"
 GROUP = "group:"
+#: Priority of a job that says none, and the highest of a rule that says none.
+DEFAULT_PRIORITY = 50
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -47,13 +49,16 @@ class Identity(msgspec.Struct, frozen=True):
 
 class AccessRule(msgspec.Struct, frozen=True):
     """Verbs and their targets: queues for jobs, labels for structural objects, addresses for
-    ``impersonate``.
+    ``impersonate``. Jobs may say a ``priority`` up to ``max_priority``, or one of
+    ``priority_classes`` (patterns).
     """
 
     verbs: tuple[Verb, ...]
     queues: tuple[str, ...] = ()
     objects: tuple[str, ...] = ()
     owners: tuple[str, ...] = ()
+    max_priority: int = DEFAULT_PRIORITY
+    priority_classes: tuple[str, ...] = ("*",)
 
 
 class Role(msgspec.Struct, frozen=True):
@@ -101,6 +106,44 @@ class JobOwners(msgspec.Struct, frozen=True):
         """Return whose job it was, and whom the change names anew, without ``who`` and nobody."""
         ones = {"", who}
         return set(self.before) - ones, set(self.after) - set(self.before) - ones
+
+
+class JobPriority(msgspec.Struct, frozen=True):
+    """Priority that a job's document says: a number, the name of a class, or neither."""
+
+    number: int | None = None
+    class_name: str | None = None
+
+    def __str__(self) -> str:
+        """Return it as the document has it."""
+        if self.class_name is not None:
+            return f"priorityClass: {self.class_name}"
+        return f"priority: {DEFAULT_PRIORITY if self.number is None else self.number}"
+
+    @property
+    def is_said(self) -> bool:
+        """Return True if the document says any."""
+        return self.number is not None or self.class_name is not None
+
+    def within(self, rule: AccessRule) -> bool:
+        """Return True if a rule lets a job say it."""
+        if self.class_name is not None and not _any(rule.priority_classes, (self.class_name,)):
+            return False
+        return self.number is None or self.number <= rule.max_priority
+
+
+class JobChange(msgspec.Struct, frozen=True):
+    """A change of a job, as far as rights depend on it.
+
+    Attributes:
+        queues: its queues before and after, one or two.
+        owners: its owners before and after.
+        priorities: what it says anew of its priority.
+    """
+
+    queues: tuple[str, ...]
+    owners: JobOwners
+    priorities: tuple[JobPriority, ...] = ()
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -211,37 +254,60 @@ def of_impersonation(access: Access, who: str, owner: str) -> Decision:
 
 
 def of_job(
-    access: Access,
-    who: str,
-    queues: Iterable[str],
-    owners: JobOwners,
-    parents: Mapping[str, str | None],
+    access: Access, who: str, change: JobChange, parents: Mapping[str, str | None]
 ) -> Decision:
     """Decide if somebody may add, change or remove a job.
 
     Args:
         access: identities and roles.
         who: an address.
-        queues: its queues before and after, one or two.
-        owners: its owners before and after.
+        change: the change.
         parents: parent of each queue.
     """
-    had, named = owners.others(who)
+    had, named = change.owners.others(who)
     verb: Verb = "manage" if had else "submit"
     decision = Decision(True, "nothing is asked")
-    for queue in dict.fromkeys(queues):
-        decision = of_queue(access, who, verb, queue, queue_paths.ancestors(queue, parents.get))
+    for queue in dict.fromkeys(change.queues):
+        above = queue_paths.ancestors(queue, parents.get)
+        decision = of_queue(access, who, verb, queue, above)
         if not decision.allowed:
-            break
-    if not decision.allowed:
-        others = ", ".join(sorted(had | named))
-        why = f"{decision.why}; it belongs to {others}" if others else decision.why
-        return Decision(allowed=False, why=why)
+            others = ", ".join(sorted(had | named))
+            why = f"{decision.why}; it belongs to {others}" if others else decision.why
+            return Decision(allowed=False, why=why)
+        for priority in change.priorities:
+            decision = of_priority(access, who, priority, queue, above)
+            if not decision.allowed:
+                return decision
     for owner in sorted(named):
         decision = of_impersonation(access, who, owner)
         if not decision.allowed:
             break
     return decision
+
+
+def of_priority(
+    access: Access, who: str, priority: JobPriority, queue: str, above: Sequence[str] = ()
+) -> Decision:
+    """Decide if somebody may give a job in a queue a priority.
+
+    A job of higher priority evicts others, so a role has to say how far that goes.
+
+    Args:
+        access: identities and roles.
+        who: an address.
+        priority: the priority.
+        queue: name of the queue.
+        above: its ancestors: a rule for one of them holds for it too.
+    """
+    names = (queue, *above)
+    asked = _Asked(who, "submit", f"{priority} in Queue/{queue}", ("submit", "manage"))
+    decision = _decide(
+        access, asked, lambda rule: _any(rule.queues, names) and priority.within(rule)
+    )
+    if decision.allowed:
+        return decision
+    field = "priorityClasses" if priority.class_name is not None else "maxPriority"
+    return Decision(False, f"{decision.why}: the rule's {field} has to allow it")
 
 
 class _Asked(msgspec.Struct, frozen=True):

@@ -57,10 +57,12 @@ def _decisions(
 ) -> Iterator[access.Decision]:
     """Yield what the roles say of each part of a change; nothing of what can't be read here."""
     known = structure.access
+    parents = {one.name: one.parent for one in structure.queues.values()}
     if isinstance(change, change_requests.Submit):
         for written in yaml_edit.documents(change.text):
             queue, owner = _whose(written)
-            yield _of_job(structure, who, queue, access.JobOwners((), (owner,)))
+            asked = access.JobChange((queue,), access.JobOwners((), (owner,)), _said(written))
+            yield access.of_job(known, who, asked, parents)
     elif isinstance(change, change_requests.DrainRequest):
         pools = structure.pool_of_node()
         for pool in dict.fromkeys(pools[node] for node in change.nodes if node in pools):
@@ -73,18 +75,26 @@ def _decisions(
     else:
         queue, owner = _whose(clone.files.document("Job", change.name))
         after = () if change.verb == "cancel" else (owner,)
-        yield _of_job(structure, who, queue, access.JobOwners((owner,), after))
-
-
-def _of_job(
-    structure: desired.Structure, who: str, queue: str, owners: access.JobOwners
-) -> access.Decision:
-    parents = {one.name: one.parent for one in structure.queues.values()}
-    return access.of_job(structure.access, who, [queue], owners, parents)
+        asked = access.JobChange((queue,), access.JobOwners((owner,), after))
+        yield access.of_job(known, who, asked, parents)
 
 
 def _whose(written: Json) -> tuple[str, str]:
     """Return queue and owner of a job's document; what it lacks is as if it were left out."""
-    spec = written.get("spec") if isinstance(written, dict) else None
-    found = spec if isinstance(spec, dict) else {}
+    found = _spec(written)
     return str(found.get("queue") or "default"), str(found.get("owner") or "")
+
+
+def _said(written: Json) -> tuple[access.JobPriority, ...]:
+    """Return what a job's document says of its priority, as far as that can be read."""
+    found = _spec(written)
+    number, name = found.get("priority"), found.get("priorityClass")
+    said = access.JobPriority(
+        number if isinstance(number, int) else None, name if isinstance(name, str) else None
+    )
+    return (said,) if said.is_said else ()
+
+
+def _spec(written: Json) -> dict[str, Any]:
+    spec = written.get("spec") if isinstance(written, dict) else None
+    return spec if isinstance(spec, dict) else {}

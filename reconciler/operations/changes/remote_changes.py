@@ -21,6 +21,7 @@ from reconciler.desired.checks import submission_checks
 from reconciler.desired.documents import document_reader, object_changes
 from reconciler.model import desired
 from reconciler.model.documents import job_spec
+from reconciler.model.policy import access
 from reconciler.operations.changes import job_document
 
 _LOG = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ class SubmittedDocument(msgspec.Struct, frozen=True):
         reason: for the commit's message.
         dry_run: only report the result.
         below: only files in this folder may be changed; elsewhere the commit would have no effect.
-        queue, owner: of the job, for ``submit``, as written.
+        queue, owner, priority: of the job, for ``submit``, as written.
         above: the caller is above the rules of Access, as an administrator's token is.
         warnings: problems of the document that do not refuse it, a sentence each.
         fresh: for ``rerun``: the run does not go on from earlier checkpoints.
@@ -89,6 +90,7 @@ class SubmittedDocument(msgspec.Struct, frozen=True):
     below: str = ""
     queue: str = ""
     owner: str = ""
+    priority: access.JobPriority = access.JobPriority()
     above: bool = False
     fresh: bool = False
     submission: str = ""
@@ -282,6 +284,7 @@ def _submitted(
         warnings=warnings,
         queue=spec.queue,
         owner=whose,
+        priority=object_changes.priority_of(spec),
     )
 
 

@@ -394,7 +394,8 @@ def _decision(
     queues, owners = zip(*holders, strict=True)
     parents = {name: queue.parent for name, queue in structure.queues.items()}
     whose = access.JobOwners(after=owners) if change.verb == "submit" else access.JobOwners(owners)
-    return access.of_job(known, who, queues, whose, parents)
+    said = (change.priority,) if change.verb == "submit" and change.priority.is_said else ()
+    return access.of_job(known, who, access.JobChange(queues, whose, said), parents)
 
 
 def _of_node_without_pool(

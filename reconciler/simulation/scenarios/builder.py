@@ -11,6 +11,7 @@ from collections.abc import Container
 import msgspec
 
 from reconciler.model import desired
+from reconciler.model.policy import access
 from reconciler.model.state import identifiers, records
 from reconciler.model.state.states import ELEMENT_CODE, AttemptState, EndReason, JobState, NodeState
 from reconciler.model.values import found_values, run_set
@@ -144,7 +145,7 @@ def _job(entry: schema.ScenarioJob, where: str, made: ScenarioStart) -> desired.
         hash=_HASH,
         queue=entry.queue,
         groups=tuple(groups),
-        priority=desired.DEFAULT_PRIORITY if entry.priority is None else entry.priority,
+        priority=access.DEFAULT_PRIORITY if entry.priority is None else entry.priority,
         preemptible=entry.preemptible,
         time_limit_s=entry.time_limit,
         grace_s=0,

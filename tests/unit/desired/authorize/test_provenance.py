@@ -270,6 +270,70 @@ def test_what_the_rules_allow(
     assert all(f"{who}@x.org" in problem.message for problem in found)
 
 
+URGENT = "apiVersion: muster/v1\nkind: PriorityClass\nmetadata: {name: urgent}\nspec: {value: 90}\n"
+CAPPED = """\
+    - name: hasty
+      members: [bob@x.org]
+      allow: [{verbs: [submit], queues: [vision], maxPriority: 80, priorityClasses: [calm]}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("steps", "refused"),
+    [
+        ([job("b", queue="research", priority=50)], []),
+        ([job("b", queue="research", priority=51)], ["Job/b"]),
+        ([job("b", queue="vision", priority=80)], []),
+        ([job("b", queue="vision", priority=81)], ["Job/b"]),
+        # what is allowed in one queue is asked for anew in another
+        (
+            [job("b", queue="vision", priority=80), job("b", queue="research", priority=80)],
+            ["Job/b"],
+        ),
+        # what a job says already is nobody's to answer for
+        (
+            [job("b", queue="vision", priority=80), job("b", queue="vision", priority=80, count=2)],
+            [],
+        ),
+        # a rule of bob's names no class, and so allows any; the other names one
+        ([job("b", queue="research", priorityClass="urgent")], []),
+    ],
+)
+def test_how_high_a_priority_may_be_is_a_right(
+    repository: Repository, make: Make, keys: Keys, *, steps: list[str], refused: list[str]
+) -> None:
+    files = base(keys) | {"access.yaml": access(keys) + CAPPED, "urgent.yaml": URGENT}
+    repository.commit(files)
+    made = make()
+    assert made.load().status.sync == "Synced"
+    for text in steps:
+        repository.commit({"jobs/b.yaml": text})
+        signing.sign(repository, keys["bob"])
+        value = made.load()
+    found = [problem for problem in value.status.problems if problem.rule == "not-allowed"]
+    assert [problem.object for problem in found] == refused
+    assert all("maxPriority" in problem.message for problem in found)
+
+
+def test_classes_are_a_right_too(repository: Repository, make: Make, keys: Keys) -> None:
+    roles = ROLES.replace("queues: [research]", "queues: [research], priorityClasses: [calm*]")
+    calm = URGENT.replace("urgent", "calmest")
+    repository.commit(base(keys) | {"access.yaml": access(keys, roles=roles), "c.yaml": calm})
+    repository.commit({"urgent.yaml": URGENT})
+    made = make()
+    made.load()
+    jobs = {
+        "jobs/b.yaml": job("b", queue="research", priorityClass="urgent"),
+        "jobs/c.yaml": job("c", queue="research", priorityClass="calmest"),
+    }
+    repository.commit(jobs)
+    signing.sign(repository, keys["bob"])
+    value = made.load()
+    assert set(value.jobs) == {"a", "c"}
+    assert "priorityClass: urgent in Queue/research" in value.refused["b"]
+    assert "priorityClasses" in value.refused["b"]
+
+
 def test_a_refused_job_is_refused_alone(
     repository: Repository, one: loader.Loader, keys: Keys
 ) -> None:

@@ -50,6 +50,12 @@ CHANGES: dict[str, tuple[change_requests.Change, set[str]]] = {
     "hold own": (change_requests.Act("hold", "mine", "later"), {"ada", "bob"}),
     "cancel other's": (change_requests.Act("cancel", "hers"), {"ada"}),
     "submit": (BOB, {"bob"}),
+    "submit urgent": (
+        change_requests.Submit(job("new", queue="vision", owner="bob@x.org", priority=60)), set()
+    ),
+    "submit humble": (
+        change_requests.Submit(job("new", queue="vision", owner="bob@x.org", priority=40)), {"bob"}
+    ),
     "submit elsewhere": (
         change_requests.Submit(job("new", queue="default", owner="ada@x.org")), {"ada"}
     ),

@@ -196,6 +196,31 @@ PEOPLE = access.Access(
         access.Role("all", ("ada@x.org",), (access.AccessRule(("manage",), ("*",)),)),
     ),
 )
+
+
+@pytest.mark.parametrize(
+    ("number", "class_name", "allowed"),
+    [(None, None, True), (50, None, True), (51, None, False), (None, "urgent", True)],
+)
+def test_a_submission_above_the_cap_is_refused(
+    number: int | None, class_name: str | None, *, allowed: bool
+) -> None:
+    queues = {"research": desired.Queue("research")}
+    structure = desired.Structure(queues=queues, access=PEOPLE)
+    reader = Views(job_views.desired_views(in_force(structure)), None)
+    change = remote_changes.SubmittedDocument(
+        "submit",
+        "bob@x.org",
+        "train",
+        queue="research",
+        owner="bob@x.org",
+        priority=access.JobPriority(number, class_name),
+    )
+    told = authorization.refusals(reader, tokens.Caller("bob@x.org", "user"), [change])
+    assert (told == {}) is allowed
+    assert allowed or "allows submit on priority: 51 in Queue/research" in told[0]
+
+
 BOBS, ADAS = ("research", "bob@x.org"), ("ops", "ada@x.org")
 
 
