@@ -24,7 +24,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[agent,controller,dev]'
 	@touch $@
 
-demo: install  ## Show Muster at work: four virtual nodes, a minute, no GPU.
+demo: install  ## Show Muster at work: four virtual nodes, no GPU.
 	$(BIN)/muster demo
 
 packages:  ## Install the Debian packages of the integration tests.

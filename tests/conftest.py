@@ -15,6 +15,9 @@ from reconciler import package_data
 
 PROJECT = package_data.checkout()
 
+# A login of whoever runs the tests is nobody's here.
+os.environ["XDG_CONFIG_HOME"] = "/nonexistent/config"
+
 hypothesis.settings.register_profile("muster", deadline=None)
 hypothesis.settings.load_profile("muster")
 

@@ -54,7 +54,7 @@ CLI_INTRODUCTION = """\
 `muster COMMAND --help` says the same for one command. Data goes to stdout, words for people to
 stderr. Exit codes are [a page of their own](exit-codes.md). Where `--server` and
 `--token-file` are left out, the commands use `MUSTER_SERVER` and `MUSTER_TOKEN_FILE`, then what
-`muster up` wrote into `.muster/` of this folder or one above it.
+`muster up` wrote into `.muster/` of this folder or one above it, then what `muster login` has kept.
 """
 
 

@@ -23,8 +23,8 @@ else:
     api_client = lazy_import.module("reconciler.operations.client.api_client")
 
 
-def _url(value: str | None) -> str | None:
-    """Return the URL of `--server`. Raise BadParameter if no controller can have it."""
+def require_url(value: str | None) -> str | None:
+    """Return the URL of a controller. Raise BadParameter if none can have it."""
     if value and (wrong := endpoints.wrong_with_url(value)):
         raise typer.BadParameter(wrong)
     return value
@@ -36,7 +36,7 @@ Server = Annotated[
         "--server",
         help="URL of the controller. Default: the cluster of this folder.",
         envvar="MUSTER_SERVER",
-        callback=_url,
+        callback=require_url,
     ),
 ]
 TokenFile = Annotated[

@@ -17,6 +17,8 @@ from reconciler.model.values import found_values
 
 #: The commands of each module of this package. Only the module of the named command is imported.
 COMMANDS = {
+    "connection.login": ("login", "logout", "whoami"),
+    "connection.doctor": ("doctor",),
     "cluster.serve": ("up", "demo", "init", "controller", "agent", "version"),
     "changes.submit": ("submit", "hold", "release", "cancel"),
     "changes.rerun": ("rerun",),
@@ -64,6 +66,7 @@ SECTIONS = {
     ),
     "Operate": (
         *("up", "demo", "init", "controller", "agent", "version"),
+        *("login", "logout", "whoami", "doctor"),
         *("token", "ca", "backup", "restore", "adopt"),
     ),
 }

@@ -97,6 +97,7 @@ _ARGUMENTS: dict[tuple[str, str], str] = {
     ("init", "folder"): "FOLDER",
     ("job", "name"): "JOB",
     ("jobs", "names"): "JOB...",
+    ("login", "url"): "URL",
     ("logs", "name"): "JOB",
     ("node", "name"): "NODE",
     ("plan", "revision"): "REVISION",

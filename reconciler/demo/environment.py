@@ -12,11 +12,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from reconciler import package_data
+from reconciler import interpreter, package_data
 from reconciler.operations import local_git
 from reconciler.operations.client import api_client
 from reconciler.operations.local import local_cluster
 
+#: Who makes the demo's commits, in the environment of git.
+IDENTITY = {
+    f"GIT_{whom}_{what}": value
+    for whom in ("AUTHOR", "COMMITTER")
+    for what, value in (("NAME", "Demo"), ("EMAIL", "demo@example.org"))
+}
+#: Exit code of a command that finds changes, such as `muster plan`.
+CHANGES = 2
 #: How often the story looks at the cluster while it waits for something.
 LOOK_S = 0.1
 FINISHED = frozenset({"Succeeded", "Failed", "Cancelled", "TimedOut"})
@@ -103,10 +111,7 @@ class DemoEnvironment:
             **local_git.environment(),
             "GIT_CONFIG_GLOBAL": os.devnull,
             "GIT_CONFIG_SYSTEM": os.devnull,
-            "GIT_AUTHOR_NAME": "Demo",
-            "GIT_AUTHOR_EMAIL": "demo@example.org",
-            "GIT_COMMITTER_NAME": "Demo",
-            "GIT_COMMITTER_EMAIL": "demo@example.org",
+            **IDENTITY,
         }
         done = subprocess.run(
             ["git", *arguments],
@@ -122,6 +127,30 @@ class DemoEnvironment:
         if done.returncode:
             raise StoryError(f"`git {' '.join(arguments)}` failed: {done.stderr.strip()}")
         return done.stdout.strip()
+
+    def muster(self, *arguments: str) -> str:
+        """Run a command in the clone, and return what it printed.
+
+        Raises:
+            StoryError: it failed.
+            Interrupted: somebody pressed Ctrl-C.
+        """
+        kept = {name: one for name, one in os.environ.items() if not name.startswith("MUSTER_")}
+        done = subprocess.run(
+            interpreter.module_command("reconciler.cli.main", *arguments),
+            cwd=self.clone,
+            env=kept | IDENTITY | {"COLUMNS": "200"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        if self._interrupted():
+            raise Interrupted
+        if done.returncode not in {0, CHANGES}:
+            raise StoryError(f"`muster {' '.join(arguments)}` failed: {done.stderr.strip()}")
+        return done.stdout
 
     def commit(self, message: str) -> str:
         """Commit and push what changed in the clone, and return the revision."""

@@ -1,4 +1,4 @@
-"""Steps of the demo: six things that a cluster has to do, each checked before the next.
+"""Steps of the demo: what a cluster has to do, each step checked before the next.
 
 It prints each step as it happens, writes ``result.json`` into its folder, and ends every process it
 started, also after an interrupt.
@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from reconciler.demo import environment
+from reconciler.demo import environment, reviews
 from reconciler.model import desired
 from reconciler.model.values import paragraphs, times
 from reconciler.model.values.text_lines import split_lines
@@ -69,6 +69,7 @@ class Story:
     def __init__(self, stage: environment.DemoEnvironment, teller: Teller) -> None:
         self.stage = stage
         self.say = teller.say
+        self._waiting = reviews.JobBehindTraining(stage, teller.say)
 
     def start(self) -> None:
         """Start a repository, a controller and four nodes."""
@@ -213,6 +214,20 @@ class Story:
         )
         self.say("mended: Synced")
 
+    def before_the_merge(self) -> None:
+        """Tell why a job waits and until when, and what a branch would make of that."""
+        self._in_training()
+        self._waiting.wait()
+        self._waiting.plan()
+
+    def drift(self) -> None:
+        """Change something by hand, and let git heal it."""
+        reviews.drift(self.stage, self.say)
+
+    def past(self) -> None:
+        """Decide a moment of the past again."""
+        self._waiting.replay()
+
     def finish(self) -> None:
         """Wait until all jobs have ended, and print where and how long they ran."""
         self.stage.until_state("train", "Succeeded", timeout_s=90)
@@ -309,15 +324,20 @@ def _seconds(job: Json) -> str:
     return f"{times.parse_time(job['ended']) - times.parse_time(job['started']):.1f}"
 
 
-STEPS: tuple[tuple[str, Callable[[Story], None]], ...] = (
-    ("A cluster from a git repository", Story.start),
-    ("1. Data-parallel training: 2 nodes x 2 ranks", Story.training),
-    ("2. A sweep of 16, and a job that depends on both", Story.sweep),
-    ("3. A job that cannot wait", Story.preemption),
-    ("4a. An agent dies, its tasks do not", Story.agent_dies),
-    ("4b. A whole node dies", Story.node_dies),
-    ("5. Mistakes are refused where they are", Story.mistakes),
-    ("6. What ran where", Story.finish),
+_PLAN = "muster plan rush --base main (in demo/clone)"
+#: Title of each step, what it does, and what to try oneself then.
+STEPS: tuple[tuple[str, Callable[[Story], None], str], ...] = (
+    ("A cluster from a git repository", Story.start, "muster nodes"),
+    ("1. Data-parallel training: 2 nodes x 2 ranks", Story.training, "muster logs -f train"),
+    ("2. A sweep of 16, and a job that depends on both", Story.sweep, "muster job sweep"),
+    ("3. A job that cannot wait", Story.preemption, "muster events --job background"),
+    ("4a. An agent dies, its tasks do not", Story.agent_dies, "muster job train"),
+    ("4b. A whole node dies", Story.node_dies, "muster drift"),
+    ("5. Mistakes are refused where they are", Story.mistakes, "muster status"),
+    ("6. A wait has a reason and an end, a change a price", Story.before_the_merge, _PLAN),
+    ("7. What is done by hand is seen, and healed", Story.drift, "muster history"),
+    ("8. The past is decided again", Story.past, "muster explain next --at 30s"),
+    ("9. What ran where", Story.finish, "muster report usage --by user"),
 )
 
 
@@ -338,13 +358,14 @@ def play(folder: Path, *, keep: bool) -> int:
     steps: list[DemoStep] = []
     code = 0
     try:
-        for name, act in STEPS:
+        for name, act, to_try in STEPS:
             teller.title(name)
             step = DemoStep(name)
             steps.append(step)
             at = time.monotonic()
             act(story)
             step.ok, step.seconds = True, round(time.monotonic() - at, 2)
+            teller.say(f"try it: {to_try}")
         story.table()
         while keep and not is_stopping:
             time.sleep(0.2)
@@ -364,6 +385,6 @@ def play(folder: Path, *, keep: bool) -> int:
             (stage.folder / "result.json").write_bytes(text + b"\n")
         for number, handler in before.items():
             signal.signal(number, handler)
-    sys.stdout.write(f"\n{'All six are done' if code == 0 else 'Not all was done'}")
+    sys.stdout.write(f"\n{'All of it is done' if code == 0 else 'Not all was done'}")
     sys.stdout.write(f" in {time.monotonic() - began:.0f} s.\n")
     return code

@@ -27,6 +27,11 @@ def user_email(folder: Path | None = None) -> str | None:
     return identity.rpartition("<")[2].partition(">")[0].strip() or None
 
 
+def signs(folder: Path) -> bool:
+    """Return True if git signs the commits that are made in a folder."""
+    return _output("-C", str(folder), "config", "--type=bool", "--get", "commit.gpgsign") == "true"
+
+
 def current_branch(address: str) -> str:
     """Return the current branch of a repository on this machine, or ``main`` for others."""
     if not Path(address).is_dir():

@@ -1,8 +1,9 @@
-"""The demo as people run it: all six steps, and nothing left behind, also after Ctrl-C."""
+"""The demo as people run it: all its steps, and nothing left behind, also after Ctrl-C."""
 
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -36,15 +37,19 @@ def _demo(folder: Path, path: str | None = None) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-def test_the_demo_does_all_six_things(tmp_path: Path) -> None:
+def test_the_demo_does_all_that_it_tells_of(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     with _demo(folder) as running:
         told, _ = running.communicate(timeout=300)
     result = json.loads((folder / "result.json").read_text())
     assert running.returncode == 0, told
     assert result["ok"], told
-    assert [step["ok"] for step in result["steps"]] == [True] * 8
+    assert [step["ok"] for step in result["steps"]] == [True] * 11
     assert "resumes from step" in told
+    assert re.search(r"next starts \S+ later: in", told), told
+    assert "Drain virtual-0: a loud fan, by Demo" in " ".join(told.split())
+    assert "next was Pending." in told
+    assert max(map(len, told.splitlines())) <= 80
     assert "queues.yaml:6:16: error: Queue/research: spec.limit.gpu:" in told
     assert _processes_of(tmp_path) == []
     assert [path.name for path in tmp_path.iterdir()] == ["demo"]

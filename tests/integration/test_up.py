@@ -124,6 +124,42 @@ def test_it_says_where_it_is_what_there_is_and_what_to_do_next(up: Up) -> None:
         assert b"muster_nodes" in b"".join(api.stream("/metrics", {}))
 
 
+def test_who_logs_in_needs_no_folder_and_a_doctor_tells_what_is_left(
+    up: Up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    lost = muster(tmp_path, "doctor")
+    assert lost.returncode == 1
+    assert "to do: muster login URL" in lost.stdout
+    url = f"http://{up.address}"
+    refused = subprocess.run(
+        [MUSTER, "login", url],
+        cwd=tmp_path,
+        env=environment(),
+        input="wrong\n",
+        capture_output=True,
+        text=True,
+        timeout=LONG_S,
+        check=False,
+    )
+    assert refused.returncode == 1
+    assert "no valid token" in refused.stderr
+    assert "nothing was kept" in refused.stderr
+    assert not (tmp_path / "config").exists()
+    kept = endpoints.find(None, None, up.folder).token_file
+    assert kept is not None
+    done = muster(tmp_path, "login", url, "--token-from", kept)
+    assert done.returncode == 0, done.stderr
+    mine = muster(tmp_path, "whoami", "-o", "json")
+    assert json.loads(mine.stdout)["role"] == "admin", mine.stderr
+    well = muster(tmp_path, "doctor")
+    assert well.returncode == 0, well.stdout + well.stderr
+    assert re.search(r"nodes       \d Ready", well.stdout), well.stdout
+    assert muster(tmp_path, "jobs").returncode == 0
+    assert url in muster(tmp_path, "logout").stderr
+    assert muster(tmp_path, "jobs").returncode == 1
+
+
 def test_what_is_committed_where_there_is_no_remote_says_so(up: Up) -> None:
     done = muster(up.folder, "submit", "--name", "here", "--", "true")
     assert (done.returncode, done.stdout) == (0, "here\n"), done.stderr

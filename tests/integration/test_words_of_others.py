@@ -101,6 +101,10 @@ CALLS = {
     "resume": [["resume", f"x{EVIL}"]],
     "run": [["run", "--queue", f"x{EVIL}", "--", "true"]],
     "demo": [["demo", f"x{EVIL}"]],
+    "login": [["login", f"x{EVIL}"], ["login", "http://127.0.0.1:9", "--token-from", f"x{EVIL}"]],
+    "logout": [["logout"]],
+    "whoami": [["whoami"]],
+    "doctor": [["doctor"], ["doctor", "-o", "json"]],
     "version": [["version", f"x{EVIL}"]],
     "up": [["up", f"x{EVIL}"]],
     # that of their programs is tested there

@@ -153,6 +153,12 @@ class Decision(msgspec.Struct, frozen=True):
     why: str
 
 
+def roles_of(access: Access, who: str) -> list[str]:
+    """Return the names of somebody's roles."""
+    known = access.identities.get(who)
+    return [] if known is None else [one.name for one in access.roles if _is_member(one, known)]
+
+
 def of_queue(
     access: Access, who: str, verb: Verb, queue: str, above: Sequence[str] = ()
 ) -> Decision:

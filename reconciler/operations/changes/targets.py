@@ -49,8 +49,8 @@ def find(
 ) -> ChangeTarget:
     """Return the named clone, the clone around ``here``, or the controller.
 
-    If a ``server`` is named, the clone around ``here`` is used only if that controller reads its
-    repository: otherwise it may be another cluster's.
+    If a ``server`` is named, or the login's counts, the clone around ``here`` is used only if that
+    controller reads its repository: otherwise it may be another cluster's.
 
     Raises:
         CloneError: the named clone does not exist, or has several clusters.
@@ -62,7 +62,7 @@ def find(
         with contextlib.suppress(endpoints.EndpointError):
             endpoint = endpoints.find(server, token_file, here)
         if clone is not None or endpoint is None or _has_identity(here):
-            if clone is None and server is not None and endpoint is not None:
+            if clone is None and endpoint is not None and _is_named(server, here):
                 standing: dict[str, Any] | None = _told(endpoint, here)
                 if not object_folders.is_read(here, standing or {}):
                     return ChangeTarget(endpoint=endpoint)
@@ -74,6 +74,11 @@ def find(
             endpoint=endpoint
         )  # without an identity in git the controller's is used
     return ChangeTarget(endpoint=endpoints.find(server, token_file, here))
+
+
+def _is_named(server: str | None, here: Path) -> bool:
+    """Return True if a controller is named, or that of the login counts, wherever this is."""
+    return server is not None or endpoints.file_for(here) == endpoints.login_file()
 
 
 def _told(endpoint: endpoints.Endpoint, here: Path) -> dict[str, Any]:

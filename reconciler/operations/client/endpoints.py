@@ -2,15 +2,16 @@
 
 In order: the command line, ``MUSTER_SERVER``, ``MUSTER_TOKEN_FILE`` and ``MUSTER_CA`` (empty ones
 count as unset), then the nearest ``.muster/endpoint.json`` at or above this folder, which
-``muster up`` writes. Such a file receives a token, so it is used only if this user or root wrote
-it, in a folder that others can't write to, outside of any repository, for a controller on this
-machine.
+``muster up`` writes, then what ``muster login`` has kept for this user. Such a file receives a
+token, so it is used only if this user or root wrote it, in a folder that others can't write to,
+outside of any repository; one that is found by the folder only for a controller on this machine.
 """
 
 import os
 import re
 import stat
 import subprocess
+import tempfile
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -20,6 +21,8 @@ from reconciler.desired.git import git_commands
 from reconciler.model.values import addresses, found_values
 
 ENDPOINT_FILE = Path(".muster") / "endpoint.json"
+#: The file beside it, of a login, that holds the token.
+TOKEN_NAME = "token"  # noqa: S105 - a name, no token
 #: Variables that stand for ``--ca`` and ``--insecure``.
 CA_VARIABLE = "MUSTER_CA"
 INSECURE_VARIABLE = "MUSTER_INSECURE"
@@ -107,16 +110,72 @@ def find(server: str | None, token_file: str | None, start: Path) -> Endpoint:
         found = Endpoint(server.rstrip("/"), token_file, ca_file)
         require_privacy(found)
         return found
+    path = file_for(start)
+    if path is None:
+        raise EndpointError(
+            "no controller is known here: run `muster login URL` for that of your cluster, or "
+            "`muster up` for one on this machine; --server and MUSTER_SERVER name another"
+        )
+    found = _read(path)
+    found = Endpoint(found.url, token_file or found.token_file, ca_file or found.ca_file)
+    require_privacy(found)
+    return found
+
+
+def file_for(start: Path) -> Path | None:
+    """Return the file that says the endpoint for commands in a folder; None if there is none."""
     start = start.resolve()
-    for folder in (start, *start.parents):
-        path = folder / ENDPOINT_FILE
-        if path.is_file():
-            found = _read(path)
-            return Endpoint(found.url, token_file or found.token_file, ca_file or found.ca_file)
-    raise EndpointError(
-        "no controller is known here: run `muster up` in this folder, name one with --server, "
-        "or set MUSTER_SERVER"
-    )
+    places = [folder / ENDPOINT_FILE for folder in (start, *start.parents)]
+    return next((path for path in (*places, login_file()) if path.is_file()), None)
+
+
+def login_file() -> Path:
+    """Return where the endpoint of this user is kept, by ``XDG_CONFIG_HOME``."""
+    given = os.environ.get("XDG_CONFIG_HOME", "")
+    base = Path(given) if given.startswith("/") else Path("~/.config").expanduser()
+    return base / "muster" / "endpoint.json"
+
+
+def log_in(url: str, token: str, ca_file: str | None) -> Endpoint:
+    """Keep an endpoint and its token for this user; return it.
+
+    Raises:
+        OSError: they can't be written.
+    """
+    path = login_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.chmod(0o700)
+    kept = path.parent / TOKEN_NAME
+    _replace(kept, f"{token}\n".encode())
+    ca = None if ca_file is None else str(Path(ca_file).resolve())
+    endpoint = Endpoint(url.rstrip("/"), str(kept), ca)
+    _replace(path, msgspec.json.format(msgspec.json.encode(endpoint)) + b"\n")
+    return endpoint
+
+
+def log_out() -> str | None:
+    """Forget the endpoint of this user; return its URL, None if there was none.
+
+    Raises:
+        OSError: the files can't be removed.
+    """
+    path = login_file()
+    try:
+        url = _DECODE(path.read_bytes()).url
+    except FileNotFoundError:
+        url = None
+    except msgspec.MsgspecError:
+        url = "a controller"
+    for one in (path.parent / TOKEN_NAME, path):
+        one.unlink(missing_ok=True)
+    return url
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file that nobody else may read, whatever was there."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as made:  # of mode 0600
+        made.write(content)
+    Path(made.name).replace(path)
 
 
 def require_privacy(endpoint: Endpoint) -> None:
@@ -146,8 +205,8 @@ def _read(path: Path) -> Endpoint:
         why = _strange(path)
         found = _DECODE(path.read_bytes())
     except (msgspec.MsgspecError, OSError) as error:
-        raise EndpointError(f"{path}: {error}; remove it or run `muster up`") from error
-    if not why and not _LOCAL.fullmatch(found.url):
+        raise EndpointError(f"{path}: {error}; remove it, or run `muster up` or login") from error
+    if not why and path != login_file() and not _LOCAL.fullmatch(found.url):
         why = f"it names {found.url}, and `muster up` listens on this machine only"
     if not why and found.token_file and Path(found.token_file).parent != path.parent:
         why = f"it names the token file {found.token_file}, which is not beside it"

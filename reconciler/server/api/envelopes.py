@@ -8,6 +8,7 @@ from reconciler.model.values.times import format_time
 from reconciler.operations.history import past_reasons
 from reconciler.operations.reports import attempt_rows, usage_reports
 from reconciler.operations.views import (
+    identity_views,
     job_views,
     json_format,
     quota_views,
@@ -133,6 +134,19 @@ class AttemptRows(Envelope, frozen=True, kw_only=True):
 
     items: list[attempt_rows.AttemptRow]
     next: str | None = None
+
+
+class IdentityEnvelope(Envelope, frozen=True, kw_only=True):
+    """The caller of this call. ``expiresAt`` is null for a token without an end; ``ready`` tells if the
+    controller leads and has a revision; ``time`` is its clock.
+    """
+
+    identity: identity_views.IdentityView
+    role: str
+    expires_at: str | None
+    version: str
+    ready: bool
+    time: str
 
 
 class ReportEnvelope(Envelope, frozen=True, kw_only=True):

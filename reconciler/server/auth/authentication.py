@@ -7,6 +7,7 @@ import contextvars
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
+import msgspec
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
@@ -88,7 +89,7 @@ class Authenticator:
             raise UnauthenticatedError(
                 error.reason, "the token of this call is not valid any more"
             ) from None
-        if found != caller:
+        if msgspec.structs.replace(found, expires_at=caller.expires_at) != caller:
             raise UnauthenticatedError(
                 failed_calls.UNKNOWN, "the token of this call is somebody else's now"
             )

@@ -27,6 +27,8 @@ class Caller(msgspec.Struct, frozen=True):
     role: str
     #: The nodes that a node's token is for.
     hosts: frozenset[str] = frozenset()
+    #: End of the token, in seconds since the epoch; None: it has none.
+    expires_at: float | None = None
 
     def may_be(self, node: str | None) -> bool:
         """Return True if the caller may speak for a node."""
@@ -54,7 +56,7 @@ class TokenTable:
     ) -> None:
         self._wall = wall
         self._by_digest = {
-            one.digest: (Caller(one.identity, one.role, one.hosts), one.expires_at) for one in lines
+            one.digest: Caller(one.identity, one.role, one.hosts, one.expires_at) for one in lines
         }
 
     def find(self, token: bytes) -> Caller:
@@ -66,14 +68,14 @@ class TokenTable:
         Raises:
             UnknownTokenError: it is nobody's, or it has expired.
         """
-        found = self._by_digest.get(token_file.digest_of(token))
-        if found is None:
+        caller = self._by_digest.get(token_file.digest_of(token))
+        if caller is None:
             raise UnknownTokenError("unknown", "no valid token; send `Authorization: Bearer TOKEN`")
-        caller, expires_at = found
-        if expires_at is not None and self._wall() >= expires_at:
+        ends = caller.expires_at
+        if ends is not None and self._wall() >= ends:
             raise UnknownTokenError(
                 "expired",
-                f"this token of {caller.name} expired at {times.format_time(expires_at)}. To fix: "
+                f"this token of {caller.name} expired at {times.format_time(ends)}. To fix: "
                 "ask who runs the controller for a new one (muster token create)",
             )
         return caller
@@ -85,8 +87,8 @@ class TokenTable:
         now = self._wall()
         valid = {
             caller.role: caller
-            for caller, expires_at in self._by_digest.values()
-            if caller.name == name and (expires_at is None or now < expires_at)
+            for caller in self._by_digest.values()
+            if caller.name == name and (caller.expires_at is None or now < caller.expires_at)
         }
         return next((valid[role] for role in roles if role in valid), None)
 

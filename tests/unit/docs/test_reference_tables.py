@@ -9,6 +9,7 @@ from reconciler.server.api import (
     audit,
     explanations,
     health,
+    identity,
     loop_requests,
     plans,
     queries,
@@ -82,7 +83,7 @@ def test_every_request_is_in_the_table_of_the_api() -> None:
         handler
         for module in (
             *(health, queries, loop_requests, explanations, plans, change_routes),
-            *(audit, overrides, reports, reservations, attempt_list, log_routes),
+            *(audit, overrides, reports, reservations, attempt_list, log_routes, identity),
         )
         for handler in module.HANDLERS
         if handler.include_in_schema is not False

@@ -172,7 +172,7 @@ def test_a_person_is_found_by_the_strongest_token_that_is_valid_now(path: pathli
     clock = Clock()
     write(path, "a ada user\nb ada admin 1970-01-01T00:16:41Z\nc n1 node\n")
     gate = authentication.Authenticator(tokens.WatchedTokens(path, clock=clock, wall=wall))
-    assert gate.holder("ada") == tokens.Caller("ada", "admin")
+    assert gate.holder("ada") == tokens.Caller("ada", "admin", expires_at=1001.0)
     wall.now += 1
     assert gate.holder("ada") == tokens.Caller("ada", "user")
     assert gate.holder("n1") is None, "a node submits nothing"

@@ -1,0 +1,1 @@
+"""Commands about the way to the controller: login and examination."""

@@ -1,0 +1,1 @@
+"""An examination of what stands between a person and their first job."""
