@@ -137,8 +137,8 @@ class AttemptRows(Envelope, frozen=True, kw_only=True):
 
 
 class IdentityEnvelope(Envelope, frozen=True, kw_only=True):
-    """The caller of this call. ``expiresAt`` is null for a token without an end; ``ready`` tells if the
-    controller leads and has a revision; ``time`` is its clock.
+    """The caller of this call. ``expiresAt`` is null for a token without an end; ``ready`` tells
+    if the controller leads and has a revision; ``time`` is its clock.
     """
 
     identity: identity_views.IdentityView
