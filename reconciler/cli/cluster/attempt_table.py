@@ -15,9 +15,10 @@ from reconciler.model.values import found_values
 
 if TYPE_CHECKING:
     from reconciler.operations.client import api_client
-    from reconciler.operations.reports import attempt_files, attempt_rows
+    from reconciler.operations.reports import attempt_files, attempt_forms, attempt_rows
 else:
     attempt_files = lazy_import.module("reconciler.operations.reports.attempt_files")
+    attempt_forms = lazy_import.module("reconciler.operations.reports.attempt_forms")
     attempt_rows = lazy_import.module("reconciler.operations.reports.attempt_rows")
 
 #: The most days of one command.
@@ -57,7 +58,7 @@ def accounting(
     """Write ended attempts to files, one a day.
 
     A file has a row for each attempt at a task that ended on its day (UTC). Writing a day again
-    replaces its file, but never by one that has less in any column.
+    brings its file up to date, and keeps what the store no longer has.
 
     Example: muster accounting --from 2026-11-01 --to 2026-11-30 --format csv --out warehouse
     """
@@ -66,10 +67,11 @@ def accounting(
         attempt_files.require(form.value)
         with context.controller(server, token_file) as api:
             for day in days:
-                path, count = attempt_files.write_day(out, day, _pages(api, day), form.value)
-                terminal.out.print(str(path), markup=False)
-                terminal.note(f"{day}: {terminal.counted(count, 'attempt')}")
-    except attempt_files.TableFileError as error:
+                written = attempt_files.write_day(out, day, _pages(api, day), form.value)
+                terminal.out.print(str(written.path), markup=False)
+                kept = f", {written.kept} of them kept from the file" if written.kept else ""
+                terminal.note(f"{day}: {terminal.counted(written.rows, 'attempt')}{kept}")
+    except attempt_forms.TableFileError as error:
         terminal.fail(str(error))
 
 

@@ -1,68 +1,46 @@
 """Files of the table of ended attempts: one a day, as CSV or Parquet.
 
-Pages of rows come in; a file appears whole or not at all. A file is never replaced by one that
-knows less, in rows or in cells of a column: the store forgets old attempts, runs and nodes, and the
-file may be all that is left of them.
+Pages of rows come in; a file appears whole or not at all. What a file has and the store has not is
+kept, for the file may be all that is left of it. A file that can't be understood is not replaced.
 
 Root may write into a folder of somebody else, who can exchange every name in it at any time. So the
 folder and the files in it are opened once, without following links, and worked on as they are open.
 """
 
 import contextlib
-import csv
 import errno
-import importlib
-import io
 import os
 import secrets
+import sqlite3
 import stat
-import typing
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol
+from typing import BinaryIO
 
-from reconciler.model.values import times
-from reconciler.operations.reports import attempt_rows, csv_text
+import msgspec
+
+from reconciler.operations.reports import attempt_forms
+from reconciler.operations.reports.attempt_forms import Form, TableFileError, UnknownTableError
+from reconciler.operations.reports.attempt_merge import AttemptMerge
 from reconciler.operations.reports.attempt_rows import AttemptRow
 
-Form = Literal["csv", "parquet"]
-#: The columns.
-COLUMNS = AttemptRow.__struct_fields__
-#: How to get the library for Parquet.
-NO_PARQUET = (
-    "Parquet needs pyarrow, which is not installed. To fix: pip install 'muster-cluster[parquet]', "
-    "or --format csv"
-)
-_ONE_LINE = str.maketrans("\r\n", "  ")
-_TIMES = frozenset({"submitted", "assigned", "started", "ended"})
 
+class DayFile(msgspec.Struct, frozen=True):
+    """The file of a day, its number of rows, and how many of them only the file before had."""
 
-class TableFileError(Exception):
-    """Error: a file of the table can't be written; the message says why and how to fix it."""
-
-
-class _Writer(Protocol):
-    """A form of a table: takes pages of rows, and leaves its file open."""
-
-    def add(self, rows: Sequence[AttemptRow]) -> None:
-        """Write rows."""
-        ...
-
-    def close(self) -> None:
-        """Write what is left."""
-        ...
+    path: Path
+    rows: int
+    kept: int
 
 
 def require(form: Form) -> None:
     """Raise TableFileError if files of a form can't be written on this machine."""
     if form == "parquet":
-        _parquet_library("pyarrow")
+        attempt_forms.parquet_library("pyarrow")
 
 
-def write_day(
-    folder: Path, day: str, pages: Iterable[Sequence[AttemptRow]], form: Form
-) -> tuple[Path, int]:
-    """Write the file of one day. Return it, and its number of rows.
+def write_day(folder: Path, day: str, pages: Iterable[Sequence[AttemptRow]], form: Form) -> DayFile:
+    """Write the file of one day: the rows that are given over those that it has.
 
     Args:
         folder: made if it is not there.
@@ -71,22 +49,28 @@ def write_day(
         form: of the file.
 
     Raises:
-        TableFileError: it can't be written, or there is one with more rows, or more in a column.
+        TableFileError: it can't be written, or there is one that can't be understood.
     """
-    path, filled = folder / f"jobs-{day}.{form}", _FilledCells()
+    path = folder / f"jobs-{day}.{form}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _opened_folder(folder) as place, _temporary(path, place) as (name, file):
-            _write(file, pages, form, filled)
-            before = _opened(path, place)
-            if before is not None:
-                with before:
-                    _require_as_full(path, _READERS[form](before), filled)
+            with _opened(path, place) or contextlib.nullcontext() as before:
+                rows, kept = _write(file, before, pages, form)
             _require_same(folder / name, place, file)
             os.replace(name, path.name, src_dir_fd=place, dst_dir_fd=place)
+    except UnknownTableError as error:
+        raise TableFileError(
+            f"{path} stays: {error}; expected a table as this command writes it. To fix: move the "
+            "file away"
+        ) from error
     except OSError as error:
         raise TableFileError(f"{path} can't be written: {error.strerror or error}") from error
-    return path, filled.rows
+    except sqlite3.OperationalError as error:
+        raise TableFileError(
+            f"{path} can't be written: {error} in the folder for temporary files"
+        ) from error
+    return DayFile(path, rows, kept)
 
 
 @contextlib.contextmanager
@@ -114,18 +98,28 @@ def _temporary(path: Path, place: int) -> Iterator[tuple[str, BinaryIO]]:
 
 
 def _write(
-    file: BinaryIO, pages: Iterable[Sequence[AttemptRow]], form: Form, filled: "_FilledCells"
-) -> None:
-    """Write pages to a file, synced to disk, and count what they have."""
-    writer = _WRITERS[form](file)
-    try:
+    file: BinaryIO, before: BinaryIO | None, pages: Iterable[Sequence[AttemptRow]], form: Form
+) -> tuple[int, int]:
+    """Write pages over the rows of the file before to a file, synced to disk.
+
+    Return its number of rows, and how many of them only the file before had.
+
+    Raises:
+        UnknownTableError: the file before can't be understood.
+    """
+    table = attempt_forms.table(form, before)
+    with AttemptMerge.opened(attempt_forms.COLUMNS, table.columns) as merge:
+        for found in table.rows():
+            try:
+                merge.keep(found)
+            except ValueError as error:
+                raise UnknownTableError(str(error)) from error
         for rows in pages:
-            writer.add(rows)
-            filled.add([[getattr(row, of) for of in COLUMNS] for row in rows])
-    finally:
-        writer.close()
-    file.flush()
-    os.fsync(file.fileno())
+            merge.lay(table.cells(row) for row in rows)
+        table.write(file, merge)
+        file.flush()
+        os.fsync(file.fileno())
+        return merge.count()
 
 
 def _opened(path: Path, place: int) -> BinaryIO | None:
@@ -164,157 +158,3 @@ def _require_same(path: Path, place: int, file: BinaryIO) -> None:
             f"{path} was exchanged while it was written. To fix: name a folder that nobody else "
             "may change, or run this as the user to whom it belongs"
         )
-
-
-class _FilledCells:
-    """Counts of the rows of a table, and of the cells of each column that are not empty."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self.of = dict.fromkeys(COLUMNS, 0)
-
-    def add(self, rows: Sequence[Sequence[object]], columns: Sequence[str] = COLUMNS) -> None:
-        """Count some rows."""
-        self.rows += len(rows)
-        for row in rows:
-            for name, value in zip(columns, row, strict=False):
-                if value not in _EMPTY:
-                    self.of[name] = self.of.get(name, 0) + 1
-
-
-def _require_as_full(path: Path, before: _FilledCells, now: _FilledCells) -> None:
-    """Raise TableFileError if a file has more rows, or more in a column, than what replaces it."""
-    if before.rows > now.rows:
-        raise TableFileError(
-            f"{path} stays: it has {before.rows} rows, and the store has {now.rows} of that day, "
-            "for it forgets old attempts (`retention` of the Cluster). To fix: leave out the day, "
-            "or move the file away"
-        )
-    lost = [name for name in COLUMNS if before.of[name] > now.of[name]]
-    if lost:
-        name = lost[0]
-        more = f", and in {len(lost) - 1} more columns" if len(lost) > 1 else ""
-        raise TableFileError(
-            f"{path} stays: it has {before.of[name]} values of {name}, and {now.of[name]} are "
-            f"known now{more}, for the store forgets old runs and nodes, and shows measured use to "
-            "who may read a job. To fix: leave out the day, or move the file away"
-        )
-
-
-class _CsvWriter:
-    """Writes rows as CSV, with a header."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = io.TextIOWrapper(file, encoding="utf-8", newline="")
-        self._file.write(csv_text.csv_text([COLUMNS]))
-
-    def add(self, rows: Sequence[AttemptRow]) -> None:
-        """Write rows; no cell has a line end, so that a line is a row."""
-        self._file.write(
-            csv_text.csv_text([_cell(getattr(row, of)) for of in COLUMNS] for row in rows)
-        )
-
-    def close(self) -> None:
-        """Finish the text."""
-        self._file.detach()  # flushes; the file stays open
-
-
-def _cell(value: object) -> object:
-    """Return a value as one line of text; nothing for one that is not known."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return value.translate(_ONE_LINE) if isinstance(value, str) else value
-
-
-class _ParquetWriter:
-    """Writes rows as Parquet: a row group for each page."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._arrow = _parquet_library("pyarrow")
-        self._schema = parquet_schema(self._arrow)
-        self._file = _parquet_library("pyarrow.parquet").ParquetWriter(file, self._schema)
-
-    def add(self, rows: Sequence[AttemptRow]) -> None:
-        """Write rows."""
-        columns = {name: [_value(name, getattr(row, name)) for row in rows] for name in COLUMNS}
-        self._file.write_table(self._arrow.Table.from_pydict(columns, schema=self._schema))
-
-    def close(self) -> None:
-        """Finish the file."""
-        self._file.close()
-
-
-def parquet_schema(arrow: Any) -> Any:
-    """Return the types of the columns, as pyarrow has them."""
-    hints = typing.get_type_hints(AttemptRow)
-    types = {
-        "str": arrow.string(),
-        "int": arrow.int64(),
-        "float": arrow.float64(),
-        "bool": arrow.bool_(),
-    }
-    fields = []
-    for name in COLUMNS:
-        known = [
-            one for one in typing.get_args(hints[name]) or (hints[name],) if one is not type(None)
-        ]
-        kind = arrow.timestamp("ms", tz="UTC") if name in _TIMES else types[known[0].__name__]
-        is_optional = type(None) in typing.get_args(hints[name])
-        fields.append(arrow.field(name, kind, nullable=is_optional))
-    return arrow.schema(fields)
-
-
-def _value(name: str, value: object) -> object:
-    """Return a value as pyarrow takes it: milliseconds since the epoch for a time."""
-    return (
-        round(times.parse_time(value) * 1000)
-        if name in _TIMES and isinstance(value, str)
-        else value
-    )
-
-
-def _parquet_library(module: str) -> Any:
-    """Return a module of pyarrow, which has no types.
-
-    Raises:
-        TableFileError: it is not installed.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise TableFileError(NO_PARQUET) from None
-
-
-def _csv_cells(file: BinaryIO) -> _FilledCells:
-    """Return what a file of CSV has; nothing if it is not one of ours."""
-    found = _FilledCells()
-    with io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="") as text:
-        rows = csv.reader(text)
-        try:
-            columns = next(rows, [])
-            for row in rows:
-                found.add([row], columns)
-        except csv.Error:
-            return _FilledCells()
-    return found
-
-
-def _parquet_cells(opened: BinaryIO) -> _FilledCells:
-    """Return what a file of Parquet has; nothing if it is not one of ours."""
-    found = _FilledCells()
-    try:
-        file = _parquet_library("pyarrow.parquet").ParquetFile(opened)
-        for batch in file.iter_batches(attempt_rows.PAGE_ROWS_MAX):
-            found.add(list(zip(*batch.to_pydict().values(), strict=True)), batch.schema.names)
-    except (OSError, ValueError):
-        return _FilledCells()
-    return found
-
-
-#: Cells that say nothing; the last is that of no labels.
-_EMPTY = (None, "", "{}")
-_READERS: dict[Form, Callable[[BinaryIO], _FilledCells]] = {
-    "csv": _csv_cells,
-    "parquet": _parquet_cells,
-}
-_WRITERS: dict[Form, Callable[[BinaryIO], _Writer]] = {"csv": _CsvWriter, "parquet": _ParquetWriter}

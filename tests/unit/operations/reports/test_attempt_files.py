@@ -15,7 +15,7 @@ import pytest
 from reconciler import store
 from reconciler.model.state.states import AttemptState, JobState
 from reconciler.model.values.resources import Resources
-from reconciler.operations.reports import attempt_files, attempt_rows
+from reconciler.operations.reports import attempt_files, attempt_forms, attempt_rows
 from tests.unit.store import samples
 
 DAY = "1970-01-01"
@@ -95,51 +95,143 @@ def test_the_file_is_the_same_each_time_and_no_cell_is_a_formula(
     opened: store.Store, tmp_path: Path
 ) -> None:
     folder = tmp_path / "out" / "deep"
-    path, count = attempt_files.write_day(folder, DAY, pages(opened, 4), "csv")
-    assert (path.name, count) == ("jobs-1970-01-01.csv", 25)
+    written = attempt_files.write_day(folder, DAY, pages(opened, 4), "csv")
+    path = written.path
+    assert (path.name, written.rows, written.kept) == ("jobs-1970-01-01.csv", 25, 0)
     before = path.read_bytes()
     attempt_files.write_day(folder, DAY, pages(opened, 1000), "csv")
     assert path.read_bytes() == before
     assert [one.name for one in folder.iterdir()] == [path.name]
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert tuple(rows[0]) == attempt_files.COLUMNS
+    assert tuple(rows[0]) == attempt_forms.COLUMNS
     assert {row["job"] for row in rows} == {"'=cmd()"}
     assert [row["succeeded"] for row in rows[:2]] == ["true", "false"]
     assert len(before.splitlines()) == 26, "a line is a row"
 
 
-@pytest.mark.parametrize("form", ["csv", "parquet"])
-def test_fewer_rows_never_replace_more(
-    opened: store.Store, tmp_path: Path, form: attempt_files.Form
+def read(path: Path) -> dict[str, dict[str, object]]:
+    """Return the rows of a file by attempt."""
+    if path.suffix == ".csv":
+        with path.open(newline="", encoding="utf-8") as file:
+            rows: list[dict[str, object]] = list(csv.DictReader(file))
+    else:
+        rows = importlib.import_module("pyarrow.parquet").read_table(str(path)).to_pylist()
+    assert len({row["attempt"] for row in rows}) == len(rows)
+    return {str(row["attempt"]): row for row in rows}
+
+
+FORMS = pytest.mark.parametrize("form", ["csv", "parquet"])
+
+
+@FORMS
+def test_rows_that_only_the_file_has_are_kept(
+    opened: store.Store, tmp_path: Path, form: attempt_forms.Form
 ) -> None:
-    path, _ = attempt_files.write_day(tmp_path / "out", DAY, pages(opened, 10), form)
-    before = path.read_bytes()
-    with pytest.raises(attempt_files.TableFileError, match="it has 25 rows, and the store has 10"):
-        attempt_files.write_day(tmp_path / "out", DAY, [next(pages(opened, 10))], form)
-    assert path.read_bytes() == before
+    """A store that was restored from an old copy has fewer rows, and goes on with others."""
+    rows = next(pages(opened, 1000))
+    path = attempt_files.write_day(tmp_path / "out", DAY, [rows[:20]], form).path
+    before = read(path)
+    written = attempt_files.write_day(tmp_path / "out", DAY, [rows[:3], rows[22:]], form)
+    assert (written.rows, written.kept) == (23, 17)
+    after = read(path)
+    assert {one: after[one] for one in before} == before
+    assert len(after) == 23
+    assert list(after) == [of for of in read_all(opened, tmp_path, form) if of in after]
+    again = attempt_files.write_day(tmp_path / "out", DAY, [], form)
+    assert (again.rows, again.kept) == (23, 23)
+    assert read(path) == after
     assert [one.name for one in (tmp_path / "out").iterdir()] == [path.name]
 
 
-@pytest.mark.parametrize("form", ["csv", "parquet"])
+def read_all(of: store.Store, folder: Path, form: attempt_forms.Form) -> list[str]:
+    """Return the attempts of the day in the order of a file."""
+    return list(read(attempt_files.write_day(folder / "all", DAY, pages(of, 9), form).path))
+
+
+@FORMS
 @pytest.mark.parametrize("lost", ["owner", "queue", "gpu_model", "used_cpu_s", "labels"])
-def test_what_is_forgotten_never_replaces_what_is_known(
-    opened: store.Store, tmp_path: Path, form: attempt_files.Form, lost: str
+def test_what_is_forgotten_stays_and_what_is_newer_replaces(
+    opened: store.Store, tmp_path: Path, form: attempt_forms.Form, lost: str
 ) -> None:
     """Runs and nodes are forgotten before attempts, and some people don't see measured use."""
     full = [
         msgspec.structs.replace(row, gpu_model="NVIDIA H100", owner="ada", queue="research")
         for row in next(pages(opened, 1000))
     ]
-    path, _ = attempt_files.write_day(tmp_path, DAY, [full], form)
-    before = path.read_bytes()
-    poor = msgspec.structs.replace(full[0], **{lost: "{}" if lost == "labels" else None})
-    told = f"it has 25 values of {lost}, and 24 are known now, for"
-    with pytest.raises(attempt_files.TableFileError, match=told):
-        attempt_files.write_day(tmp_path, DAY, [[poor, *full[1:]]], form)
-    assert path.read_bytes() == before
-    attempt_files.write_day(tmp_path, DAY, [full], form)
-    assert path.read_bytes() == before
+    path = attempt_files.write_day(tmp_path, DAY, [full], form).path
+    before = read(path)
+    poor = msgspec.structs.replace(
+        full[0], **{lost: "{}" if lost == "labels" else None}, reason="NodeLost", exit_code=None
+    )
+    written = attempt_files.write_day(tmp_path, DAY, [[poor, *full[1:]]], form)
+    assert written.kept == 0, "no row is the file's alone"
+    name = next(of for of in before if of.lstrip("'") == full[0].attempt)
+    assert read(path) == before | {name: before[name] | {"reason": "NodeLost"}}
+
+
+def test_columns_that_one_side_does_not_know_are_kept(opened: store.Store, tmp_path: Path) -> None:
+    """A file of a newer version has more columns, one of an older version fewer."""
+    rows = next(pages(opened, 1000))
+    arrow = importlib.import_module("pyarrow")
+    parquet = importlib.import_module("pyarrow.parquet")
+    forms: list[attempt_forms.Form] = ["csv", "parquet"]
+    for form in forms:
+        path = attempt_files.write_day(tmp_path, DAY, [rows[:2]], form).path
+        if form == "csv":
+            with path.open(newline="", encoding="utf-8") as file:
+                header, *lines = csv.reader(file)
+            at = header.index("task_group")
+            with path.open("w", newline="", encoding="utf-8") as file:
+                csv.writer(file).writerows(
+                    [*line[:at], *line[at + 1 :], more]
+                    for line, more in [(header, "watts"), *((line, "7") for line in lines)]
+                )
+        else:
+            table = parquet.read_table(str(path)).drop_columns(["task_group"])
+            parquet.write_table(table.append_column("watts", arrow.array([7, 7])), str(path))
+        written = attempt_files.write_day(tmp_path, DAY, [rows[1:3]], form)
+        assert (written.rows, written.kept) == (3, 1)
+        found = list(read(path).values())
+        assert tuple(found[0]) == (*attempt_forms.COLUMNS, "watts")
+        seven, nothing = ("7", "") if form == "csv" else (7, None)
+        assert [row["watts"] for row in found] == [seven, seven, nothing]
+        assert [row["task_group"] or None for row in found] == [
+            None,
+            rows[1].task_group,
+            rows[2].task_group,
+        ]
+
+
+@pytest.mark.parametrize(
+    ("form", "content", "told"),
+    [
+        ("csv", b"name,price\nx,1\n", "no columns named attempt and ended"),
+        ("csv", b"attempt,ended,ended\n", "two columns of one name"),
+        ("csv", b"attempt,ended\na,1\nb", "a row has 1 cells, and 2 columns"),
+        ("csv", b"attempt,ended\n,1\n", "a row names no attempt"),
+        ("csv", b"attempt,ended\na,1\na,2\n", "attempt a is there twice"),
+        ("csv", b"attempt,ended\na,\xff\n", "can't be read"),
+        ("parquet", b"PAR1 and no more", "it can't be read"),
+    ],
+)
+def test_a_file_that_is_no_such_table_stays(
+    opened: store.Store, tmp_path: Path, form: attempt_forms.Form, content: bytes, told: str
+) -> None:
+    path = tmp_path / f"jobs-{DAY}.{form}"
+    path.write_bytes(content)
+    with pytest.raises(attempt_forms.TableFileError, match=f"stays: .*{told}.* To fix: move"):
+        attempt_files.write_day(tmp_path, DAY, pages(opened, 10), form)
+    assert path.read_bytes() == content
+    assert list(tmp_path.glob(".*.part")) == []
+
+
+@FORMS
+def test_an_empty_file_is_filled(
+    opened: store.Store, tmp_path: Path, form: attempt_forms.Form
+) -> None:
+    (tmp_path / f"jobs-{DAY}.{form}").touch()
+    assert attempt_files.write_day(tmp_path, DAY, pages(opened, 10), form).rows == 25
 
 
 def test_what_breaks_off_leaves_nothing_and_the_file_before(
@@ -150,7 +242,7 @@ def test_what_breaks_off_leaves_nothing_and_the_file_before(
         raise ConnectionError("the controller has gone")
 
     folder = tmp_path / "out"
-    with pytest.raises(attempt_files.TableFileError, match="the controller has gone"):
+    with pytest.raises(attempt_forms.TableFileError, match="the controller has gone"):
         attempt_files.write_day(folder, DAY, broken(), "csv")
     assert list(folder.iterdir()) == []
 
@@ -184,9 +276,9 @@ except attempt_files.TableFileError as error:
 """
 
 
-@pytest.mark.parametrize("form", ["csv", "parquet"])
+@FORMS
 def test_a_link_in_place_of_an_unfinished_file_leads_nowhere(
-    tmp_path: Path, form: attempt_files.Form
+    tmp_path: Path, form: attempt_forms.Form
 ) -> None:
     folder, victim = tmp_path / "out", tmp_path / "victim"
     folder.mkdir()
@@ -219,7 +311,7 @@ except attempt_files.TableFileError as error:
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 @pytest.mark.parametrize("planted", ["link", "pipe", "folder"])
 def test_what_is_no_file_is_neither_waited_for_nor_replaced(
-    tmp_path: Path, form: attempt_files.Form, planted: str
+    tmp_path: Path, form: attempt_forms.Form, planted: str
 ) -> None:
     folder, victim = tmp_path / "out", tmp_path / "victim"
     folder.mkdir()
@@ -248,17 +340,17 @@ def test_what_is_no_file_is_neither_waited_for_nor_replaced(
 def test_a_file_may_be_read_by_whom_the_umask_lets(tmp_path: Path) -> None:
     umask = os.umask(0o027)
     try:
-        path, _ = attempt_files.write_day(tmp_path, DAY, [[]], "csv")
+        path = attempt_files.write_day(tmp_path, DAY, [[]], "csv").path
     finally:
         os.umask(umask)
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
 def test_parquet_has_types_and_text_as_it_is(opened: store.Store, tmp_path: Path) -> None:
-    path, count = attempt_files.write_day(tmp_path, DAY, pages(opened, 10), "parquet")
-    table = importlib.import_module("pyarrow.parquet").read_table(str(path))
-    assert table.num_rows == count == 25
-    assert tuple(table.column_names) == attempt_files.COLUMNS
+    written = attempt_files.write_day(tmp_path, DAY, pages(opened, 10), "parquet")
+    table = importlib.import_module("pyarrow.parquet").read_table(str(written.path))
+    assert table.num_rows == written.rows == 25
+    assert tuple(table.column_names) == attempt_forms.COLUMNS
     types = {field.name: (str(field.type), field.nullable) for field in table.schema}
     assert types["ended"] == ("timestamp[ms, tz=UTC]", False)
     assert types["started"] == ("timestamp[ms, tz=UTC]", True)
@@ -275,14 +367,14 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     attempt_files.require("parquet")
     monkeypatch.setattr(importlib, "import_module", missing)
     attempt_files.require("csv")
-    with pytest.raises(attempt_files.TableFileError, match=r"muster-cluster\[parquet\]"):
+    with pytest.raises(attempt_forms.TableFileError, match=r"muster-cluster\[parquet\]"):
         attempt_files.require("parquet")
 
 
 def test_the_guide_lists_every_column_with_its_type() -> None:
     guide = Path("docs/guides/queue-administrator/reports.md").read_text(encoding="utf-8")
     arrow = importlib.import_module("pyarrow")
-    for field in attempt_files.parquet_schema(arrow):
+    for field in attempt_forms.parquet_schema(arrow):
         kind = {"double": "number", "int64": "integer", "string": "text", "bool": "boolean"}.get(
             str(field.type), "time"
         )
