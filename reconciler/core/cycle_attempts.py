@@ -84,11 +84,15 @@ class CycleAttempts:
 
     def add(self, attempt: records.AttemptRecord) -> None:
         """Add an attempt that this cycle decided to start."""
+        self.bring_back(attempt)
+        self._actions.append(outcome.StartAttempt(attempt=attempt.id, node=attempt.node))
+
+    def bring_back(self, attempt: records.AttemptRecord) -> None:
+        """Add an attempt of a try that had concluded, and is to be judged again."""
         self.renewed[attempt.id] = attempt
         elements = self._added_by_job.setdefault(attempt.job, {})
         elements.setdefault(attempt.element, []).append(attempt.id)
         self._added_by_node.setdefault(attempt.node, []).append(attempt.id)
-        self._actions.append(outcome.StartAttempt(attempt=attempt.id, node=attempt.node))
 
     def renew(self, attempt: records.AttemptRecord, **changes: object) -> None:
         """Change an attempt; its state only as the table of states allows."""

@@ -21,7 +21,13 @@ from reconciler.core import (
 )
 from reconciler.core.cycle import cycle_jobs
 from reconciler.core.drift import detection, remediation
-from reconciler.core.jobs import admission, lifecycle, quarantined_jobs, takeover
+from reconciler.core.jobs import (
+    admission,
+    late_successes,
+    lifecycle,
+    quarantined_jobs,
+    takeover,
+)
 from reconciler.core.nodes import check_trials, clock_steps, draining, health, node_reports
 from reconciler.core.pools import autoscaling, provisioning
 from reconciler.core.quota import budgets, unschedulable
@@ -68,6 +74,11 @@ PHASES: Mapping[str, PhaseFields] = {
         observed="active desired_generation scheduler_state",
         reads="attempts jobs",
         writes="events jobs",
+    ),
+    "late_successes.apply": PhaseFields(
+        observed="reports",
+        reads="attempts jobs",
+        writes="attempts events jobs",
     ),
     "takeover.apply": PhaseFields(
         observed="desired_generation leader_since reports",
@@ -216,6 +227,8 @@ def _update(
     ended("ingest")
     # desired state -> jobs
     admission.admit(context, desired_state)
+    # successes of attempts that were declared lost -> attempts, jobs
+    late_successes.apply(context)
     # what nodes run and a store from the past does not know -> attempts, jobs
     takeover.apply(context, desired_state)
     # requested overrides -> overrides, drains, and the desired state that later phases read

@@ -251,7 +251,7 @@ class Counters:
 
     def _count_end(self, attempt: records.AttemptRecord) -> None:
         # the record comes once more when the whole try is concluded
-        if attempt.id not in self._ended_open:
+        if attempt.id not in self._ended_open and not attempt.was_lost:
             self.ended[(attempt.end_reason or EndReason.LOST).value] += 1
             if _is_quick_failure(attempt):
                 self.failures[attempt.node] += 1

@@ -70,7 +70,7 @@ class Meter:
         """Measure an outcome; ``memory`` is the state before it."""
         self._share(decided, memory)
         for attempt in decided.attempts:
-            if attempt.concluded:
+            if attempt.concluded and not attempt.was_lost:
                 self._charge(attempt, memory, decided.now)
         started = [job for job in decided.jobs if _starts(job, memory.jobs.get(job.name))]
         first_tasks = _first_tasks(started, decided, memory) if started else {}

@@ -18,7 +18,7 @@ from reconciler.core.cycle import (
     cycle_work,
     stop_orders,
 )
-from reconciler.core.jobs import elastic_jobs, external_kills, gang_barrier
+from reconciler.core.jobs import elastic_jobs, external_kills, gang_barrier, late_successes
 from reconciler.model import desired
 from reconciler.model.observed import task_reports
 from reconciler.model.state import records
@@ -208,8 +208,11 @@ class TryJudge:
         """Decide the element's next state after all tasks of its try have ended."""
         note = draft.note(element)
         verdict = note.verdict
-        if verdict in _SOFT and not any(_is_fault(attempt) for attempt in attempts):
-            verdict = None
+        if not any(map(_is_fault, attempts)) and (
+            verdict in _SOFT
+            or (verdict in elastic_jobs.LOSSES and elastic_jobs.is_whole(draft.spec, attempts))
+        ):
+            verdict = None  # what was lost had succeeded
         if verdict is EndReason.EXITED and any(
             a.end_reason in elastic_jobs.LOSSES for a in attempts
         ):
@@ -233,8 +236,7 @@ class TryJudge:
         elif verdict is EndReason.TIMED_OUT:
             self._out_of_time(draft, element, attempts, tries=tries, saved=saved)
         elif verdict in _FREE:
-            moved = any(a.stop is not None and a.stop.moving for a in attempts)
-            self._wait_again(draft, element, verdict=verdict, tries=tries, moved=moved, saved=saved)
+            self._wait_again(draft, element, attempts, verdict=verdict, tries=tries, saved=saved)
         elif note.retries_spent < draft.spec.retries.limit and not draft.removed:
             self._retry(draft, element, tries=tries, saved=saved)
         else:
@@ -312,10 +314,10 @@ class TryJudge:
         self,
         draft: job_draft.JobDraft,
         element: int,
+        attempts: list[records.AttemptRecord],
         *,
         verdict: EndReason,
         tries: int,
-        moved: bool,
         saved: task_reports.Saved | None,
     ) -> None:
         note = draft.note(element)
@@ -329,8 +331,9 @@ class TryJudge:
                 retries_spent=note.retries_spent,
                 not_before=self._limits.now + wait_s if wait_s else 0.0,
                 losses=losses,
-                moved=moved,
+                moved=any(a.stop is not None and a.stop.moving for a in attempts),
                 saved=saved,
+                lost=late_successes.missing(draft.spec, attempts),
             ),
         )
         element_name = draft.spec.element_text(element)

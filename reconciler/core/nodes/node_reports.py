@@ -11,6 +11,7 @@ import msgspec
 
 from reconciler.core import cycle_attempts, cycle_context
 from reconciler.core.cycle import attempt_losses, cycle_events, cycle_jobs, cycle_nodes
+from reconciler.core.jobs import late_successes
 from reconciler.model import desired
 from reconciler.model.observed import task_reports
 from reconciler.model.state import records, report_limits
@@ -117,7 +118,9 @@ class _TaskReports:
                 self._attempts.acknowledge(reported.id, node.name)
             return
         if reported.state is AttemptState.ENDED:
-            if attempt.state is not AttemptState.ENDED:
+            if attempt.state is not AttemptState.ENDED or late_successes.may_correct(
+                attempt, reported
+            ):
                 self._end(attempt, reported)
             self._attempts.acknowledge(reported.id, node.name)
             return

@@ -21,6 +21,11 @@ def run_key_of(attempt: str) -> str:
     return attempt.rsplit(".", 4)[0]
 
 
+def job_of(attempt: str) -> str:
+    """Return the name of the job that an attempt's id names."""
+    return attempt.rsplit(".", 6)[0]
+
+
 def template_id(job: desired.Job, group: str) -> str:
     """Return the name of the template of one group of one run."""
     return f"{job.name}.{job.run}.{job.hash}.{group}"

@@ -47,6 +47,8 @@ class ElementNote(msgspec.Struct, frozen=True):
         losses: attempts in a row that were lost to nodes; they spend no retry but wait longer.
         moved: the last attempt was stopped only to start elsewhere.
         saved: the newest known checkpoint of earlier attempts.
+        lost: attempts of the last try, while it waits for the next, whose nodes were not heard of.
+            If all of them succeeded, so did the try.
     """
 
     tries: int = 0
@@ -56,6 +58,7 @@ class ElementNote(msgspec.Struct, frozen=True):
     losses: int = 0
     moved: bool = False
     saved: Saved | None = None
+    lost: "tuple[AttemptRecord, ...]" = ()
 
 
 class JobRecord(msgspec.Struct, frozen=True):
@@ -175,7 +178,8 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     ended attempt stays in ``Observed.attempts``, because the fate of its siblings depends on it.
     ``saved`` is the newest complete checkpoint that its node knows; ``saves_every_s`` is the
     declared checkpoint interval, None: unknown. ``pool`` is its node's pool at placement, whatever
-    becomes of the node.
+    becomes of the node. ``was_lost`` is set if its success was told after it was declared lost:
+    then its use was charged already.
     """
 
     id: str
@@ -212,6 +216,7 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     saved: Saved | None = None
     saves_every_s: int | None = None
     pool: str = ""
+    was_lost: bool = False
 
     @property
     def lacks_image(self) -> bool:
