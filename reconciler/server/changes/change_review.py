@@ -14,7 +14,7 @@ import msgspec
 from reconciler.model import desired
 from reconciler.operations.changes import held_changes, remote_changes
 from reconciler.operations.views import job_views
-from reconciler.server.auth import authorization, tokens
+from reconciler.server.auth import authentication, authorization, tokens
 from reconciler.server.changes import text_worker
 from reconciler.server.process import batching
 from reconciler.server.repository_facts import RepositoryFacts
@@ -82,10 +82,11 @@ class ChangeReview:
         self._store = store
         self._facts = facts
         self._judge: tuple[desired.Structure, remote_changes.SubmissionValidator] | None = None
-        self._before = batching.StoreReadBatcher(self._weigh)
-        self._large = batching.StoreReadBatcher(self._weigh)
-        self._apart = batching.StoreReadBatcher(self._weigh)
-        self._after = batching.StoreReadBatcher(self._told)
+        caller = authentication.CALLER.get
+        self._before = batching.StoreReadBatcher(self._weigh, caller)
+        self._large = batching.StoreReadBatcher(self._weigh, caller, call_max=1)
+        self._apart = batching.StoreReadBatcher(self._weigh, caller, call_max=1)
+        self._after = batching.StoreReadBatcher(self._told, caller)
 
     async def weigh(self, asked: ChangesUnderReview) -> Weighed:
         """Return the review of a change before git is asked.

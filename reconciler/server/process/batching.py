@@ -2,22 +2,25 @@
 
 A request that has to look into the store costs a change of threads and a query or two, which is
 more than the question itself. Under load there are many at once: what comes while a call is under
-way waits for the next one, which takes them all. Each read begins after the request came, so that
-nobody is judged by what stood before.
+way waits for the next one, which takes them all, or as many as it may: in fair turns of who asks.
+Each read begins after the request came, so that nobody is judged by what stood before.
 """
 
 import asyncio
 import contextlib
-from collections import deque
+import time
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from reconciler.server import errors
+from reconciler.server.process import fair_turns
 
 #: The most requests of one call: the next call waits for all of them.
 CALL_MAX = 64
 #: The most requests that wait; further ones are refused with a retry time.
 WAITING_MAX = 10_000
+#: How many of these may be one caller's, who may be a portal of many people.
+WAITING_EACH_MAX = 4000
 Asked = TypeVar("Asked")
 Made = TypeVar("Made")
 
@@ -28,39 +31,66 @@ class StoreReadBatcher(Generic[Asked, Made]):
     Args:
         work: runs in a thread, one call at a time; one result for each question, in order. An
             exception as a result is raised where it was asked; one that is raised concerns all.
+        caller: returns who asks, in the context of the request.
+        call_max: the most requests of one call. One if each costs more than the change of threads:
+            then who comes next waits for one, whoever asked for many.
     """
 
-    def __init__(self, work: Callable[[Sequence[Asked]], Sequence[Made | Exception]]) -> None:
+    def __init__(
+        self,
+        work: Callable[[Sequence[Asked]], Sequence[Made | Exception]],
+        caller: Callable[[], str],
+        call_max: int = CALL_MAX,
+    ) -> None:
         self._work = work
-        self._waiting: deque[tuple[Asked, asyncio.Future[Made]]] = deque()
+        self._caller = caller
+        self._call_max = call_max
+        self._waiting: fair_turns.TurnQueue[tuple[Asked, asyncio.Future[Made]]] = (
+            fair_turns.TurnQueue(each_max=WAITING_MAX, waiting_max=WAITING_EACH_MAX)
+        )
+        self._count = 0
         self._calls: asyncio.Task[None] | None = None
 
     async def ask(self, asked: Asked) -> Made:
         """Return the result of ``work`` for one request.
 
         Raises:
-            Failure: too many wait.
+            Failure: too many wait, of all or of this caller.
         """
-        if len(self._waiting) >= WAITING_MAX:
+        if self._count >= WAITING_MAX:
             message = f"{WAITING_MAX} requests already wait; try again"
-            raise errors.Failure(503, message, retry_after_s=1.0)
+            raise errors.Failure(503, message, retry_after_s=fair_turns.RETRY_AFTER_S)
+        caller = self._caller()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Made] = loop.create_future()
-        self._waiting.append((asked, future))
+        if not self._waiting.add(caller, (asked, future)):
+            message = f"{WAITING_EACH_MAX} requests of {caller} wait already; try again"
+            raise errors.Failure(429, message, retry_after_s=fair_turns.RETRY_AFTER_S)
+        self._count += 1
         if self._calls is None:
             self._calls = loop.create_task(self._run())
         return await future
 
     async def _run(self) -> None:
         try:
-            while self._waiting:
-                count = min(len(self._waiting), CALL_MAX)
-                await self._call([self._waiting.popleft() for _ in range(count)])
+            while batch := self._taken(self._call_max):
+                began_at = time.monotonic()
+                await self._call([one for _, one in batch])
+                for caller, _ in batch:
+                    self._waiting.end(caller, (time.monotonic() - began_at) / len(batch))
         finally:
             self._calls = None
-            for _, future in self._waiting:  # only if it was cancelled, because the server stops
+            # there are any only if it was cancelled, because the server stops
+            for _, (_, future) in self._taken(WAITING_MAX):
                 future.cancel()
-            self._waiting.clear()
+
+    def _taken(self, count_max: int) -> list[tuple[str, tuple[Asked, asyncio.Future[Made]]]]:
+        """Return who comes next, with what they asked."""
+        batch: list[tuple[str, tuple[Asked, asyncio.Future[Made]]]] = []
+        while len(batch) < count_max and (found := self._waiting.take()) is not None:
+            batch.append(found)
+        self._count -= len(batch)
+        return batch
 
     async def _call(self, batch: list[tuple[Asked, asyncio.Future[Made]]]) -> None:
         found: Sequence[Made | Exception]

@@ -11,7 +11,7 @@ import concurrent.futures
 import threading
 import time
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 from reconciler.server import errors
 
@@ -32,11 +32,12 @@ RETRY_AFTER_S = 1.0
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
+_Item = TypeVar("_Item")
 _Call = Callable[[], None]
 
 
-class TurnQueue:
-    """Calls that wait for their turn, by caller. Not safe for threads.
+class TurnQueue(Generic[_Item]):
+    """Calls, or what else is asked for, that wait for their turn, by caller. Not safe for threads.
 
     Args:
         each_max: how many calls of one caller may be under way.
@@ -46,13 +47,13 @@ class TurnQueue:
     def __init__(self, each_max: int = THREADS_EACH, waiting_max: int = WAITING_MAX) -> None:
         self._each_max = each_max
         self._waiting_max = waiting_max
-        self._waiting: dict[str, collections.deque[_Call]] = {}
+        self._waiting: dict[str, collections.deque[_Item]] = {}
         self._under_way: collections.Counter[str] = collections.Counter()
         #: Seconds of threads that each caller has taken, at least as many as who went last had.
         self._taken_s: dict[str, float] = {}
         self._reached_s = 0.0
 
-    def add(self, caller: str, call: _Call) -> bool:
+    def add(self, caller: str, call: _Item) -> bool:
         """Have a call wait for its turn; return False if too many of its caller wait already."""
         waiting = self._waiting.setdefault(caller, collections.deque())
         if len(waiting) >= self._waiting_max:
@@ -67,12 +68,15 @@ class TurnQueue:
         """True if any call waits, even if it may not begin yet."""
         return bool(self._waiting)
 
-    def take(self) -> tuple[str, _Call] | None:
-        """Return the next call and its caller; None if none may begin."""
+    def take(self) -> tuple[str, _Item] | None:
+        """Return the next call and its caller; None if none may begin.
+
+        Of several that are taken before any has ended, each caller has one in turn.
+        """
         able = [one for one in self._waiting if self._under_way[one] < self._each_max]
         if not able:
             return None
-        caller = min(able, key=self._taken_s.__getitem__)
+        caller = min(able, key=lambda one: (self._under_way[one], self._taken_s[one]))
         waiting = self._waiting[caller]
         call = waiting.popleft()
         if not waiting:
@@ -110,10 +114,10 @@ class FairExecutor:
         self,
         caller: Callable[[], str],
         threads: int = THREADS,
-        queue: TurnQueue | None = None,
+        queue: TurnQueue[_Call] | None = None,
     ) -> None:
         self._caller = caller
-        self._queue = queue or TurnQueue()
+        self._queue: TurnQueue[_Call] = queue or TurnQueue()
         self._changed = threading.Condition()
         self._ended = False
         self._quick_max = threads

@@ -6,7 +6,7 @@ import contextlib
 import contextvars
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -15,9 +15,10 @@ from reconciler.server.process import fair_turns
 
 CALLER: contextvars.ContextVar[str] = contextvars.ContextVar("test_caller", default="")
 WAIT_S = 20.0
+Call = Callable[[], None]
 
 
-def _run(queue: fair_turns.TurnQueue, order: list[str], cost_s: dict[str, float]) -> None:
+def _run(queue: fair_turns.TurnQueue[Call], order: list[str], cost_s: dict[str, float]) -> None:
     """Take calls one after the other until none waits."""
     while (found := queue.take()) is not None:
         order.append(found[0])
@@ -29,7 +30,7 @@ def _call() -> None:
 
 
 def test_who_asks_once_waits_for_one_call_of_who_asks_over_and_over() -> None:
-    queue, order = fair_turns.TurnQueue(), list[str]()
+    queue, order = fair_turns.TurnQueue[Call](), list[str]()
     for _ in range(20):
         assert queue.add("flood", _call)
     first = queue.take()
@@ -41,7 +42,7 @@ def test_who_asks_once_waits_for_one_call_of_who_asks_over_and_over() -> None:
 
 
 def test_turns_are_by_time_and_not_by_number() -> None:
-    queue = fair_turns.TurnQueue(waiting_max=1000)
+    queue = fair_turns.TurnQueue[Call](waiting_max=1000)
     cost_s = {"slow": 0.5, "quick": 0.05}
     for name in cost_s:
         for _ in range(500):
@@ -57,7 +58,7 @@ def test_turns_are_by_time_and_not_by_number() -> None:
 
 
 def test_a_long_report_keeps_its_caller_out_for_a_bounded_time() -> None:
-    queue = fair_turns.TurnQueue()
+    queue = fair_turns.TurnQueue[Call]()
     queue.add("ada", _call)
     assert queue.take() is not None
     queue.end("ada", 600.0)
@@ -74,7 +75,7 @@ def test_a_long_report_keeps_its_caller_out_for_a_bounded_time() -> None:
 
 
 def test_nobody_saves_up_turns_by_asking_for_nothing() -> None:
-    queue, order = fair_turns.TurnQueue(), list[str]()
+    queue, order = fair_turns.TurnQueue[Call](), list[str]()
     queue.add("idle", _call)
     _run(queue, order, {})
     for _ in range(50):
@@ -89,7 +90,7 @@ def test_nobody_saves_up_turns_by_asking_for_nothing() -> None:
 
 
 def test_one_caller_leaves_threads_to_others() -> None:
-    queue = fair_turns.TurnQueue(each_max=1)
+    queue = fair_turns.TurnQueue[Call](each_max=1)
     for _ in range(3):
         queue.add("flood", _call)
     assert queue.take() is not None
@@ -101,14 +102,14 @@ def test_one_caller_leaves_threads_to_others() -> None:
 
 
 def test_so_many_calls_of_one_caller_wait_and_no_more() -> None:
-    queue = fair_turns.TurnQueue(waiting_max=2)
+    queue = fair_turns.TurnQueue[Call](waiting_max=2)
     assert [queue.add("flood", _call) for _ in range(3)] == [True, True, False]
     assert queue.add("ada", _call)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_nothing_is_kept_of_callers_that_have_left(seed: int) -> None:
-    queue, choose = fair_turns.TurnQueue(), random.Random(seed)
+    queue, choose = fair_turns.TurnQueue[Call](), random.Random(seed)
     under_way: list[str] = []
     for number in range(2000):
         queue.add(f"user{number % 700}", _call)
