@@ -47,8 +47,23 @@ LIMITS: Mapping[audit_entries.Action, Limit] = {
 ORDERS = frozenset({"OverrideChanged", "TokensChanged"})
 #: What an entry says of calls that got none, because their kind or their caller had too many.
 MORE = "further calls of that minute, of which only the number is known"
+#: What an entry says before it lists what these calls were about.
+MORE_OF = "further calls of that minute: "
+#: Calls of which it is kept what they were about, however many there are: reads of other people's.
+READS = frozenset({"LogsRead"})
+#: Of so many things of one caller, and of all callers, in ``REPEAT_S``; others are counted.
+OBJECTS_EACH_MAX = 1000
+OBJECTS_MAX = 3000
+#: How many of them one entry lists.
+LISTED_MAX = 50
+#: The most characters of each of them.
+OBJECT_CHARACTERS_MAX = 200
 #: The most characters of each text.
 TEXT_MAX = 300
+
+
+#: A kind of call, and identity and address of the caller.
+_Key = tuple[audit_entries.Action, str, str]
 
 
 class _Repeated:
@@ -57,6 +72,14 @@ class _Repeated:
     def __init__(self) -> None:
         self.at: float | None = None
         self.count = 0
+
+
+class _More:
+    """Calls of one kind and caller without an entry: their number, and what some were about."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.objects: Counter[str] = Counter()
 
 
 class AccessAudit:
@@ -80,7 +103,8 @@ class AccessAudit:
         #: When the last entries of a kind were made, and about whom.
         self._made: dict[str, deque[tuple[float, str]]] = {kind: deque() for kind in LIMITS}
         #: Calls without an entry of their own, by kind and caller.
-        self._more: Counter[tuple[audit_entries.Action, str, str]] = Counter()
+        self._more: dict[_Key, _More] = {}
+        self._objects = 0
         self._more_since = 0.0
         self._waiting: deque[audit_entries.AuditEntry] = deque()
         self._changed = asyncio.Event()
@@ -112,18 +136,18 @@ class AccessAudit:
         if not is_order and repeated.at is not None and now - repeated.at < REPEAT_S:
             return
         if not self._has_room(action, identity or address, now):
-            self._count_more(action, identity, address, now)
+            about = f"{request} {why}".strip() if action in READS else ""
+            self._count_more((action, identity, address), about, repeated.count, now)
+            repeated.count = 0
             return
         told = audit_entries.AccessEntry(
             action, identity, address, request[:TEXT_MAX], repeated.count
         )
-        self._put(told, why)
+        self._put(told, why[:TEXT_MAX])
         repeated.at, repeated.count = now, 0
 
-    def _put(self, access: audit_entries.AccessEntry, why: str) -> None:
-        entry = audit_entries.AuditEntry(
-            self._wall(), "", "Access", message=why[:TEXT_MAX], access=access
-        )
+    def _put(self, access: audit_entries.AccessEntry, message: str) -> None:
+        entry = audit_entries.AuditEntry(self._wall(), "", "Access", message=message, access=access)
         self._waiting.append(entry)
         self._changed.set()
 
@@ -138,22 +162,41 @@ class AccessAudit:
         made.append((now, who))
         return True
 
-    def _count_more(
-        self, action: audit_entries.Action, identity: str, address: str, now: float
-    ) -> None:
-        """Count a call that gets no entry."""
+    def _count_more(self, key: _Key, about: str, count: int, now: float) -> None:
+        """Count calls that get no entry, and what they are about if there is room."""
         if not self._more:
             self._more_since = now
-        key = (action, identity, address)
-        self._more[key if len(self._more) < KEYS_MAX else (action, "", "")] += 1
+        if key not in self._more and len(self._more) >= KEYS_MAX:
+            key, about = (key[0], "", ""), ""
+        more = self._more.setdefault(key, _More())
+        more.count += count
+        about = about[:OBJECT_CHARACTERS_MAX]
+        has_room = len(more.objects) < OBJECTS_EACH_MAX and self._objects < OBJECTS_MAX
+        if about in more.objects:
+            more.objects[about] += count
+        elif about and has_room:
+            more.objects[about] = count
+            self._objects += 1
 
     def _tell_more(self, now: float) -> None:
-        """Have the calls written down that got no entry, a minute after the first: one entry for
-        each caller."""
-        if self._more and now - self._more_since >= REPEAT_S:
-            for (action, identity, address), count in self._more.items():
-                self._put(audit_entries.AccessEntry(action, identity, address, "", count), MORE)
-            self._more.clear()
+        """Have the calls written down that got no entry, a minute after the first.
+
+        Entries of each caller list what the calls were about, and one has the number of others.
+        """
+        if not self._more or now - self._more_since < REPEAT_S:
+            return
+        for (action, identity, address), more in self._more.items():
+            objects = list(more.objects.items())
+            for first in range(0, len(objects), LISTED_MAX):
+                listed = objects[first : first + LISTED_MAX]
+                count = sum(times for _, times in listed)
+                told = ", ".join(f"{about} ({times})" for about, times in listed)
+                entry = audit_entries.AccessEntry(action, identity, address, "", count)
+                self._put(entry, MORE_OF + told)
+            if left := more.count - more.objects.total():
+                self._put(audit_entries.AccessEntry(action, identity, address, "", left), MORE)
+        self._more.clear()
+        self._objects = 0
 
     async def run(self) -> None:
         """Write entries as they come, until cancelled; then those that still wait."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.operations.audit import access_audit, audit_entries, audit_log
+from reconciler.operations.audit import access_audit, audit_entries, audit_log, audit_search
 
 
 class Bed:
@@ -148,3 +148,43 @@ def test_a_full_disk_is_told_once_and_stops_nothing(
     bed.audit.write()
     (told,) = caplog.messages
     assert "no space left" in told
+
+
+def read_logs(bed: Bed, who: str, count: int, first: int = 0) -> None:
+    """Have somebody read the logs of many jobs."""
+    for number in range(first, first + count):
+        bed.audit.note("LogsRead", who, "10.0.0.3", f"GET /v1/jobs/j{number}/logs", "of ada@x.org")
+
+
+def test_whose_logs_were_read_is_kept_however_many_there_are(bed: Bed) -> None:
+    """Who reads many at once is whom an audit is for."""
+    most = access_audit.LIMITS["LogsRead"].of_one
+    read_logs(bed, "lead", most + 130)
+    read_logs(bed, "lead", 5, first=most + 100)  # again
+    bed.now += access_audit.REPEAT_S
+    bed.forbid()
+    written = bed.written()
+    assert sum(one.count for one in written if one.action == "LogsRead") == most + 135
+    assert len(written) <= most + 4
+    for number in (0, most, most + 100, most + 129):
+        query = audit_search.AuditQuery("lead", f"Job/j{number}", "LogsRead")
+        found = audit_search.search(bed.log, query, before=None, limit=10).lines
+        assert len(found) == 1, number
+    assert f"GET /v1/jobs/j{most + 100}/logs of ada@x.org (2)" in found[0].entry.message
+    read_logs(bed, "lead", 1, first=most + 129)
+    assert bed.written()[-1].count == 1, "none is counted twice"
+
+
+def test_what_was_read_is_bounded_and_the_rest_is_counted(bed: Bed) -> None:
+    most = access_audit.LIMITS["LogsRead"].of_one
+    for who in range(12):
+        read_logs(bed, f"reader-{who}", 20_000)
+    bed.now += access_audit.REPEAT_S
+    bed.forbid()
+    told = [one for one in bed.written() if one.action == "LogsRead"]
+    assert sum(one.count for one in told) == 12 * 20_000
+    assert {one.identity for one in told} == {f"reader-{who}" for who in range(12)}
+    entries_max = access_audit.OBJECTS_MAX // access_audit.LISTED_MAX + 2 * 12
+    assert len(told) <= access_audit.LIMITS["LogsRead"].of_all + entries_max
+    assert bed.log.path.stat().st_size < 1_000_000
+    assert most < access_audit.OBJECTS_EACH_MAX
