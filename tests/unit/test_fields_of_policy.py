@@ -33,8 +33,8 @@ IN_QUEUE = (
 )
 DENIED = [(RULE, "error", "Job/j", TEXT)]
 MUTATED = (
-    "spec.mutate[0] of the policy makes the job invalid: Expected `int | null`, got `str` - at "
-    "`$.spec.count`; to fix: correct the policy, or write the field so that its `when` does not "
+    "spec.mutate[0] of the policy makes the job invalid: Expected `bool`, got `str` - at "
+    "`$.spec.suspend`; to fix: correct the policy, or write the field so that its `when` does not "
     "apply"
 )
 LET_OFF = "waived until 2090-01-01T00:00:00.000Z"
@@ -72,10 +72,10 @@ TABLE: dict[
     "Policy.spec.mutate[].when": (
         ({"properties": {"spec": {"required": ["owner"]}}}, {"type": "object"}),
         (DENIED, [(RULE, "error", "Job/j", MUTATED)]),
-        (policy(mutate=[{"patch": {"spec": {"count": "many"}}}]), *test_fields_honoured.BASE),
+        (policy(mutate=[{"patch": {"spec": {"suspend": "many"}}}]), *test_fields_honoured.BASE),
     ),
     "Policy.spec.mutate[].patch": (
-        ({"spec": {"timeLimit": "1h"}}, {"spec": {"count": "many"}}),
+        ({"spec": {"timeLimit": "1h"}}, {"spec": {"suspend": "many"}}),
         (
             [(RULE, "error", "Job/j", f"{TEXT} (after changes by policy/owned)")],
             [(RULE, "error", "Job/j", MUTATED)],

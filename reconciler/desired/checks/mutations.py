@@ -31,7 +31,12 @@ REFUSED = {
     "array": "it says which elements this run has",
     "dependsOn": "the order of jobs is judged by documents as written",
 }
+#: In a patch, what stands for each group of tasks in place of the list of all.
+EACH_GROUP = "*"
 _SPEC_FIELDS = frozenset(job_spec.JobSpec.__struct_encode_fields__)
+_GROUP_FIELDS = frozenset(job_spec.TaskGroupSpec.__struct_encode_fields__) - {"name"}
+#: What a group may have of its own in place of what the job has.
+_SHARED_FIELDS = _SPEC_FIELDS & _GROUP_FIELDS
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _convert = decoders.converter(job_spec.JobDocument)
@@ -56,6 +61,8 @@ def normalise(spec: policy_spec.PolicySpec, faults: FaultCollector) -> tuple[des
             )
             faults.add("mutation-size", message, *place, "patch")
         _check_fields(one.patch, faults, (*place, "patch"))
+        if not faults.found:
+            _warn_of_groups(one.patch, faults, (*place, "patch", "spec"))
         found.append(desired.Mutation(when, patch.decode()))
     return tuple(found)
 
@@ -80,6 +87,60 @@ def _check_fields(
                 message = "jobs have no such field"
                 quoted = found_values.quote(inner)
                 faults.add("mutation-field", message, *place, key, inner, found=quoted)
+            elif inner == "groups":
+                _check_groups(value[inner], faults, (*place, key, inner))
+
+
+def _check_groups(groups: Any, faults: FaultCollector, place: tuple[str | int, ...]) -> None:
+    """Add a fault for each part of a patch of all groups that can't be meant."""
+    for key, value in groups.items() if isinstance(groups, dict) else ():
+        if key != EACH_GROUP or not isinstance(value, dict):
+            message = (
+                "a patch changes what each group has of its own, under `*`, or is a list that "
+                "replaces all groups"
+            )
+            faults.add("mutation-field", message, *place, key, expected=EACH_GROUP)
+            continue
+        for inner in sorted(value.keys() - _GROUP_FIELDS):
+            message = "it names the group" if inner == "name" else "groups have no such field"
+            quoted = found_values.quote(inner)
+            faults.add("mutation-field", message, *place, key, inner, found=quoted)
+
+
+def _warn_of_groups(
+    patch: Mapping[str, Any], faults: FaultCollector, place: tuple[str | int, ...]
+) -> None:
+    """Warn of fields that a patch sets for the job, and that its groups may have of their own."""
+    spec = patch.get("spec")
+    if not isinstance(spec, dict):
+        return
+    groups = spec.get("groups")
+    if groups is not None and not isinstance(groups, dict):
+        return  # it replaces them all
+    each = (groups or {}).get(EACH_GROUP)
+    for name in sorted(spec.keys() & _SHARED_FIELDS):
+        if not _is_covered(
+            spec[name], each.get(name, _ABSENT) if isinstance(each, dict) else _ABSENT
+        ):
+            message = (
+                f"a group of tasks with {name} of its own keeps that: to change it too, write it "
+                f"in the patch as groups: {{'*': {{{name}: …}}}} as well"
+            )
+            faults.found.append(
+                Fault("mutation-groups", message, (*place, name), at_key=True, severity="warning")
+            )
+
+
+_ABSENT = object()
+
+
+def _is_covered(value: Any, of_groups: Any) -> bool:
+    """Return True if what a patch sets for groups has all that it sets for the job."""
+    if of_groups is _ABSENT:
+        return False
+    if not isinstance(value, dict) or not isinstance(of_groups, dict):
+        return True
+    return all(_is_covered(inner, of_groups.get(key, _ABSENT)) for key, inner in value.items())
 
 
 def _depth(value: Any) -> int:
@@ -154,7 +215,7 @@ class JobMutations:
             if no is not None:
                 return before
         value = msgspec.to_builtins(part)
-        patched = merged(value, _decode(mutation.patch))
+        patched = _patched(value, _decode(mutation.patch))
         try:
             if len(_encode(patched)) > DOCUMENT_BYTES_MAX:
                 raise msgspec.ValidationError(f"it has more than {DOCUMENT_BYTES_MAX >> 20} MiB")  # noqa: TRY301
@@ -168,6 +229,32 @@ class JobMutations:
             for path, text in _differences(value, msgspec.to_builtins(part))
         )
         return MutatedDocument(part, (*before.set_fields, *fresh))
+
+
+def _patched(document: dict[str, Any], patch: dict[str, Any]) -> Any:
+    """Return a job's document after a patch, which may be one of what its groups have."""
+    spec = patch.get("spec")
+    groups = spec.get("groups") if isinstance(spec, dict) else None
+    if not isinstance(spec, dict) or not isinstance(groups, dict):
+        return merged(document, patch)
+    rest = {**patch, "spec": {key: value for key, value in spec.items() if key != "groups"}}
+    found = merged(document, rest)
+    each = groups.get(EACH_GROUP, {})
+    found["spec"]["groups"] = [_of_group(group, each) for group in found["spec"].get("groups", ())]
+    return found
+
+
+def _of_group(group: dict[str, Any], patch: dict[str, Any]) -> Any:
+    """Return a group after a patch of what it has of its own.
+
+    What it has not it takes from the job: a part of that would hide the rest.
+    """
+    has = {key: value for key, value in patch.items() if group.get(key) not in _NOT_THERE}
+    return merged(group, has)
+
+
+#: A field of a group that the group takes from the job.
+_NOT_THERE: tuple[Any, ...] = (None, {}, [])
 
 
 def merged(target: Any, patch: Any) -> Any:

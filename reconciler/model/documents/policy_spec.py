@@ -61,7 +61,8 @@ class MutationSpec(DocumentPart, frozen=True):
         doc(
             "A JSON Merge Patch (RFC 7396) over the job's document: `null` removes a field. It"
             " changes `spec`, without `owner`, `queue`, `run`, `array` and `dependsOn`, and"
-            " `metadata.labels`.",
+            " `metadata.labels`. Under `groups: {'*': {…}}` it changes what each group has of its"
+            " own.",
             example={"spec": {"timeLimit": "4h"}},
         ),
     ]

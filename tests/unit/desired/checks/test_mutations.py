@@ -178,6 +178,10 @@ def test_what_makes_a_job_invalid_is_told_with_the_policy() -> None:
         ({"spec": {"timelimit": "1h"}}, "patch.spec.timelimit"),
         ({"metadata": {"name": "k"}}, "patch.metadata.name"),
         ({"metadata": {"annotations": {"muster/prune": "auto"}}}, "patch.metadata.annotations"),
+        ({"spec": {"groups": {"*": {"name": "x"}}}}, "patch.spec.groups.*.name"),
+        ({"spec": {"groups": {"*": {"timeLimit": "1h"}}}}, "patch.spec.groups.*.timeLimit"),
+        ({"spec": {"groups": {"*": None}}}, "patch.spec.groups.*"),
+        ({"spec": {"groups": {"worker": {"count": 1}}}}, "patch.spec.groups.worker"),
         ({"kind": "Queue"}, "patch.kind"),
         ({"apiVersion": "muster/v2"}, "patch.apiVersion"),
         ({"spec": None}, "patch.spec"),
@@ -215,6 +219,68 @@ def test_a_condition_that_takes_too_much_refuses_the_job() -> None:
     assert said.startswith("policy/p: spec.mutate[0].when of the policy can't be judged: ")
 
 
+RESOURCES = {"gpu": 1, "memory": "8Gi"}
+GROUPS = [
+    {"name": "plain", "environment": {"B": "own"}},
+    {"name": "own", "resources": {"gpu": 8, "cpu": 2}, "environment": {"A": "own"}},
+]
+
+
+def test_a_group_does_not_get_round_a_policy() -> None:
+    """What a group has of its own is patched, and what it takes from the job is the job's."""
+    rule = policy(
+        "p",
+        {
+            "patch": {
+                "spec": {
+                    "resources": {"gpu": 1},
+                    "environment": {"A": "site"},
+                    "groups": {"*": {"resources": {"gpu": 1}, "environment": {"A": "site"}}},
+                }
+            }
+        },
+    )
+    job, faults = judged({"resources": RESOURCES, "groups": GROUPS}, rule)
+    assert faults == []
+    assert job is not None
+    plain, own = job.groups
+    assert (plain.resources.gpu_milli, plain.resources.memory_bytes) == (1000, 8 * 2**30)
+    assert (own.resources.gpu_milli, own.resources.cpu_milli) == (1000, 2000)
+    assert own.resources.memory_bytes == 0, "it is not given what the job has"
+    assert plain.environment == {"A": "site", "B": "own"}
+    assert own.environment == {"A": "site"}
+    assert "spec.groups" in [field for _, field, _ in set_in(job)]
+    alone, faults = judged({"resources": RESOURCES}, rule)
+    assert faults == []
+    assert alone is not None
+    assert [group.name for group in alone.groups] == ["main"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "fields"),
+    [
+        ({"resources": {"gpu": 1}}, ["resources"]),
+        ({"resources": {"gpu": 1}, "groups": {"*": {"resources": {"cpu": 1}}}}, ["resources"]),
+        ({"resources": {"gpu": 1}, "groups": {"*": {"resources": {"gpu": 1}}}}, []),
+        ({"resources": {"gpu": 1}, "groups": {"*": {"resources": None}}}, []),
+        ({"resources": {"gpu": 1}, "groups": [{"name": "one"}]}, []),
+        ({"command": ["a"], "environment": {"A": "b"}}, ["command", "environment"]),
+        ({"timeLimit": "1h", "priorityClass": "low"}, []),
+    ],
+)
+def test_a_policy_that_groups_get_round_is_warned_of(
+    spec: dict[str, Any], fields: list[str]
+) -> None:
+    basis, noted = structure.build(placed(policy("p", {"patch": {"spec": spec}})))
+    assert basis is not None, "a warning refuses nothing"
+    found = [
+        (fault.rule, fault.severity, fault.path[-1])
+        for _, fault in noted
+        if fault.rule.startswith("mutation")
+    ]
+    assert found == [("mutation-groups", "warning", name) for name in fields]
+
+
 def test_a_submitter_is_told_what_policies_set() -> None:
     basis, _ = structure.build(placed(policy("p", {"patch": {"spec": {"timeLimit": "1h"}}})))
     assert basis is not None
@@ -238,7 +304,7 @@ def test_a_policy_in_git_changes_jobs_that_are_in_force_and_goes_again(tmp_path:
         changed = reader.load().jobs["a"]
         assert (changed.time_limit_s, changed.key) == (3600, key)
         # what a policy makes invalid stays as it was, and says why
-        repository.commit({"p.yaml": policy("p", {"patch": {"spec": {"count": "many"}}})})
+        repository.commit({"p.yaml": policy("p", {"patch": {"spec": {"deadline": "soon"}}})})
         state = reader.load()
         assert state.jobs["a"] == changed
         assert [one.rule for one in reader.last.status.problems] == ["policy/p"]
