@@ -8,7 +8,7 @@ from litestar.params import Parameter
 
 from reconciler.operations.reports import attempt_rows
 from reconciler.server import errors
-from reconciler.server.api import envelopes, queries
+from reconciler.server.api import envelopes, field_choice, queries
 from reconciler.server.loop_link import LinkClient
 from reconciler.server.server_store import ServerStore
 
@@ -40,6 +40,7 @@ def attempts(
     link: NamedDependency[LinkClient],
     limit: _Rows = attempt_rows.PAGE_ROWS_MAX,
     after: _After = None,
+    fields: field_choice.Fields = None,
 ) -> envelopes.AttemptRows:
     """Return attempts by their end: those that are concluded, with all tasks of their element.
 
@@ -50,11 +51,12 @@ def attempts(
         found = attempt_rows.page(store.reader, day, after or "", limit)
     except ValueError as error:
         raise errors.Failure(400, f"day or after: {error}") from None
-    return envelopes.AttemptRows(
+    rows = envelopes.AttemptRows(
         items=[rights.attempt_row(one) for one in found.rows],
         next=found.next or None,
         **envelopes.head(link.published),
     )
+    return field_choice.only(rows, fields)
 
 
 HANDLERS = [attempts]

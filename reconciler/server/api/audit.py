@@ -20,7 +20,7 @@ from reconciler.operations.audit import (
 )
 from reconciler.operations.views import json_format
 from reconciler.server import errors
-from reconciler.server.api import envelopes, queries
+from reconciler.server.api import envelopes, field_choice, queries
 from reconciler.server.auth import authentication
 from reconciler.server.loop_link import LinkClient
 from reconciler.server.process import worker_processes
@@ -300,6 +300,7 @@ async def entries(
     action: queries.Filter = None,
     since: _Since = None,
     until: _Until = None,
+    fields: field_choice.Fields = None,
 ) -> Entries:
     """Return entries with their commits, changes and result.
 
@@ -316,7 +317,8 @@ async def entries(
     )
     found = await _search(revision_log, query, before, limit)
     items = [_view(line) for line in found.lines]
-    return Entries(items=items, next=found.next, **envelopes.head(link.published))
+    page = Entries(items=items, next=found.next, **envelopes.head(link.published))
+    return field_choice.only(page, fields)
 
 
 @get(
@@ -356,6 +358,7 @@ async def access(
     action: queries.Filter = None,
     since: _Since = None,
     until: _Until = None,
+    fields: field_choice.Fields = None,
 ) -> AccessEntries:
     """Return entries for admins. What repeats within a minute is one of them, with its number."""
     query = query_of(
@@ -368,7 +371,8 @@ async def access(
     )
     found = await _search(access_log.log, query, before, limit)
     items = [_access_view(line, line.entry.access) for line in found.lines if line.entry.access]
-    return AccessEntries(items=items, next=found.next, **envelopes.head(link.published))
+    page = AccessEntries(items=items, next=found.next, **envelopes.head(link.published))
+    return field_choice.only(page, fields)
 
 
 HANDLERS = [entries, verify, access]

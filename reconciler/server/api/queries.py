@@ -25,7 +25,7 @@ from reconciler.operations.views import (
     view_types,
 )
 from reconciler.server import errors
-from reconciler.server.api import entity_tags, envelopes, job_filters
+from reconciler.server.api import entity_tags, envelopes, field_choice, job_filters
 from reconciler.server.auth import authentication, authorization, read_rights, tokens
 from reconciler.server.loop_link import LinkClient
 from reconciler.server.nodes.sessions import Sessions
@@ -63,7 +63,7 @@ def show_jobs(
 ) -> list[view_types.JobView]:
     """Jobs with their reasons, places and attempts, as far as the caller may read them."""
     reasons = reader.reasons([job.reason_key for job in jobs])
-    attempts = reader.attempts_of(jobs, attempts_max)
+    attempts = reader.attempts_of(jobs, attempts_max) if attempts_max else {}
     running = reader.tasks_running(jobs)
     places = reader.places([job.name for job in jobs if job.state is JobState.PENDING])
     expected = job_views.stored_expected(reader.view(job_views.EXPECTED)) if places else {}
@@ -182,6 +182,7 @@ def jobs(
     label: job_filters.Labels = None,
     limit: Limit = 200,
     after: Filter = None,
+    fields: field_choice.Fields = None,
 ) -> envelopes.Jobs:
     """Return the newest run of each job.
 
@@ -205,15 +206,14 @@ def jobs(
     )
     found = store.reader.jobs(choice, limit=limit, after=after)
     rights = rights_of(store.reader, request)
-    shown = show_jobs(store.reader, found, job_views.ATTEMPTS_IN_LIST, rights)
+    attempts_max = job_views.ATTEMPTS_IN_LIST if field_choice.has(fields, "attempts") else 0
+    shown = show_jobs(store.reader, found, attempts_max, rights)
     if not (after or job_state or queue or owner or mine or label):
         refused = show_refused(store.reader, prefix or "")
         shown = [one for one in refused if job_filters.has_name(one.name, names)] + shown
-    return envelopes.Jobs(
-        items=shown,
-        next=cursor(found[-1]) if len(found) == limit else None,
-        **envelopes.head(link.published),
-    )
+    following = cursor(found[-1]) if len(found) == limit else None
+    page = envelopes.Jobs(items=shown, next=following, **envelopes.head(link.published))
+    return field_choice.only(page, fields)
 
 
 @get("/v1/job-counts", sync_to_thread=True, responses=FAILS, summary="How many jobs, by state")
@@ -332,25 +332,30 @@ def nodes(
     store: NamedDependency[ServerStore],
     link: NamedDependency[LinkClient],
     sessions: NamedDependency[Sessions],
+    fields: field_choice.Fields = None,
 ) -> envelopes.NodesEnvelope:
     """Return all nodes by name."""
-    items = show_nodes(store.reader, sessions)
-    return envelopes.NodesEnvelope(items=items, **envelopes.head(link.published))
+    shown = show_nodes(store.reader, sessions)
+    return field_choice.listed(envelopes.NodesEnvelope, shown, link.published, fields)
 
 
 @get("/v1/queues", sync_to_thread=True, responses=FAILS, summary="Queues")
 @entity_tags.tagged
 def queues(
-    store: NamedDependency[ServerStore], link: NamedDependency[LinkClient]
+    store: NamedDependency[ServerStore],
+    link: NamedDependency[LinkClient],
+    fields: field_choice.Fields = None,
 ) -> envelopes.Queues:
     """Return all queues as of the last cycle."""
-    return envelopes.Queues(items=show_queues(store.reader), **envelopes.head(link.published))
+    return field_choice.listed(envelopes.Queues, show_queues(store.reader), link.published, fields)
 
 
 @get("/v1/quotas", sync_to_thread=True, responses=FAILS, summary="Quotas")
 @entity_tags.tagged
 def quotas(
-    store: NamedDependency[ServerStore], link: NamedDependency[LinkClient]
+    store: NamedDependency[ServerStore],
+    link: NamedDependency[LinkClient],
+    fields: field_choice.Fields = None,
 ) -> envelopes.Quotas:
     """Return all quotas and their usage as of the last cycle."""
     structure = job_views.stored_structure(store.reader.view(job_views.STRUCTURE))
@@ -358,16 +363,18 @@ def quotas(
     if structure is not None and structure.quotas:
         as_of = times.parse_time(head["as_of"])
         items = quota_views.quota_views(structure, store.reader.holders(), as_of)
-    return envelopes.Quotas(items=items, **head)
+    return field_choice.only(envelopes.Quotas(items=items, **head), fields)
 
 
 @get("/v1/pools", sync_to_thread=True, responses=FAILS, summary="Node pools")
 @entity_tags.tagged
 def pools(
-    store: NamedDependency[ServerStore], link: NamedDependency[LinkClient]
+    store: NamedDependency[ServerStore],
+    link: NamedDependency[LinkClient],
+    fields: field_choice.Fields = None,
 ) -> envelopes.Pools:
     """Return all pools of the structure in force."""
-    return envelopes.Pools(items=show_pools(store.reader), **envelopes.head(link.published))
+    return field_choice.listed(envelopes.Pools, show_pools(store.reader), link.published, fields)
 
 
 @get("/v1/drift", sync_to_thread=True, responses=FAILS, summary="What is other than git says")
@@ -380,6 +387,7 @@ def drift(
     node: Filter = None,
     pool: Filter = None,
     everything: Annotated[bool, QueryParameter(name="all")] = False,
+    fields: field_choice.Fields = None,
 ) -> envelopes.Drifts:
     """Return all differences as of the last cycle; with ``all`` also ignored ones."""
     found = [
@@ -390,7 +398,7 @@ def drift(
         and node in (None, one.node)
         and pool in (None, one.pool)
     ]
-    return envelopes.Drifts(items=found, **envelopes.head(link.published))
+    return field_choice.listed(envelopes.Drifts, found, link.published, fields)
 
 
 @get("/v1/sync", sync_to_thread=True, responses=FAILS, summary="How the repository stands")
@@ -447,11 +455,13 @@ async def events(
     node: Filter = None,
     limit: Limit = 200,
     wait_s: Annotated[float, Parameter(ge=0, le=FOLLOW_S_MAX)] = 0.0,
+    fields: field_choice.Fields = None,
 ) -> envelopes.Events:
     """Return the newest events, or those after ``after``, waiting up to ``wait_s`` for them.
 
     What a task said at its end is shown as in the list of jobs.
     """
+    field_choice.check(envelopes.Events, fields)  # before waiting
     loop = asyncio.get_running_loop()
     ends_at = loop.time() + wait_s
     while True:
@@ -469,7 +479,8 @@ async def events(
     shown = await sync_to_thread(
         lambda: rights_of(store.reader, request).events(map(job_views.told_event, found))
     )
-    return envelopes.Events(items=shown, next=last, **envelopes.head(link.published))
+    told = envelopes.Events(items=shown, next=last, **envelopes.head(link.published))
+    return field_choice.only(told, fields)
 
 
 HANDLERS = [

@@ -7,7 +7,7 @@ from litestar import get
 from litestar.di import NamedDependency
 
 from reconciler.operations.views import job_views, reservation_views
-from reconciler.server.api import entity_tags, envelopes
+from reconciler.server.api import entity_tags, envelopes, field_choice
 from reconciler.server.api.queries import FAILS
 from reconciler.server.loop_link import LinkClient
 from reconciler.server.server_store import ServerStore
@@ -16,12 +16,14 @@ from reconciler.server.server_store import ServerStore
 @get("/v1/reservations", sync_to_thread=True, responses=FAILS, summary="Reservations of nodes")
 @entity_tags.tagged
 def reservations(
-    store: NamedDependency[ServerStore], link: NamedDependency[LinkClient]
+    store: NamedDependency[ServerStore],
+    link: NamedDependency[LinkClient],
+    fields: field_choice.Fields = None,
 ) -> envelopes.ReservationsEnvelope:
     """Return the reservations that are open or come, with their next window."""
     structure = job_views.stored_structure(store.reader.view(job_views.STRUCTURE))
     shown = reservation_views.shown(structure, time.time())
-    return envelopes.ReservationsEnvelope(items=shown, **envelopes.head(link.published))
+    return field_choice.listed(envelopes.ReservationsEnvelope, shown, link.published, fields)
 
 
 HANDLERS: list[Any] = [reservations]

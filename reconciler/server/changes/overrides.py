@@ -20,7 +20,7 @@ from reconciler.operations.audit import access_audit
 from reconciler.operations.changes import remote_changes
 from reconciler.operations.views import job_views, view_types
 from reconciler.server import errors
-from reconciler.server.api import envelopes, queries
+from reconciler.server.api import envelopes, field_choice, queries
 from reconciler.server.auth import authentication, authorization, tokens
 from reconciler.server.changes import change_routes
 from reconciler.server.changes.override_commits import OverrideCommits
@@ -73,12 +73,14 @@ class OverrideResults(envelopes.Envelope, frozen=True, kw_only=True):
 
 @get("/v1/overrides", sync_to_thread=True, responses=queries.FAILS, summary="Overrides in force")
 def overrides(
-    store: NamedDependency[ServerStore], link: NamedDependency[LinkClient]
+    store: NamedDependency[ServerStore],
+    link: NamedDependency[LinkClient],
+    fields: field_choice.Fields = None,
 ) -> envelopes.Overrides:
     """Return overrides that are not committed, oldest first."""
     signed = authorization.are_signed(store.reader)
     found = [job_views.override_view(one, signed=signed) for one in store.reader.overrides()]
-    return envelopes.Overrides(items=found, **envelopes.head(link.published))
+    return field_choice.listed(envelopes.Overrides, found, link.published, fields)
 
 
 @post(

@@ -21,7 +21,7 @@ from reconciler.model.values import times
 from reconciler.operations.audit import access_audit
 from reconciler.operations.views import json_format
 from reconciler.server import errors
-from reconciler.server.api import envelopes, queries
+from reconciler.server.api import envelopes, field_choice, queries
 from reconciler.server.auth import authentication, authorization, csrf, read_rights
 from reconciler.server.logs import log_output, log_readers, standing_rights
 from reconciler.server.loop_link import LinkClient
@@ -218,13 +218,14 @@ class Readers(envelopes.Envelope, frozen=True, kw_only=True):
 
 @get(
     "/v1/log-readers",
-    responses=errors.responses(401, 403),
+    responses=errors.responses(400, 401, 403),
     summary="Readers of logs that are open: one's own, all for admins",
 )
 async def list_readers(
     request: Request[Any, Any, Any],
     readers: NamedDependency[log_readers.LogReaders],
     link: NamedDependency[LinkClient],
+    fields: field_choice.Fields = None,
 ) -> Readers:
     """Return open readers. Their number is limited for each user and in all."""
     caller = authentication.identity_of(request)
@@ -236,7 +237,7 @@ async def list_readers(
         )
         for one in found
     ]
-    return Readers(items=items, **envelopes.head(link.published))
+    return field_choice.listed(Readers, items, link.published, fields)
 
 
 @post(
