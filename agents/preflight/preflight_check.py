@@ -66,6 +66,7 @@ def findings(
     if sample is not None and sample.devices:
         yield gpu_findings.sharing()
     yield task_findings.data()
+    yield from task_findings.folders(given.root, given.shared)
     host = host_info.read(top)
     yield from host_findings.machine(host)
     yield host_findings.tables(host.cpus, top)

@@ -3,7 +3,9 @@
 import importlib.util
 import os
 import shutil
+import stat
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,15 @@ from agents.supervisor import client
 RUNTIMES = ("podman", "apptainer", "singularity")
 #: Control group controllers that limit tasks, if the host has them.
 LIMITING_CONTROLLERS = ("memory", "cpu", "cpuset", "pids")
+
+SHARED = "shared"
+#: What the folder that nodes share has to be for tasks of several users.
+SHARED_MODE = 0o755
+#: How long it may take to answer.
+SHARED_ANSWER_S = 10.0
+_OTHERS_WRITE = 0o022
+#: Added to a mode so that others pass a folder.
+_PASSES = 0o011
 
 
 def isolation(top: Path) -> Iterator[PreflightFinding]:
@@ -101,3 +112,60 @@ def data() -> PreflightFinding:
 def unreachable_folder(program: Path) -> Path | None:
     """Return the folder above a program that users other than its owner cannot pass, if any."""
     return next((path for path in program.parents if not path.stat().st_mode & 0o001), None)
+
+
+def folders(root: Path | None, shared: Path | None) -> Iterator[PreflightFinding]:
+    """Check that tasks of all users get to the folders that agents of root make for them."""
+    if os.geteuid() != 0:
+        return  # all tasks have the agent's own user
+    if root is not None:
+        barrier = closed_folder(root)
+        if barrier is not None:
+            yield _closed("work folders", root, barrier)
+    place = shared or (root / "shared" if root is not None else None)
+    if place is not None:
+        yield _shared(place)
+
+
+def _shared(place: Path) -> PreflightFinding:
+    """Check the modes of the shared folder, which may be on a server that does not answer."""
+    found: list[PreflightFinding] = []
+    looks = threading.Thread(target=lambda: found.append(_modes_of_shared(place)), daemon=True)
+    looks.start()
+    looks.join(SHARED_ANSWER_S)
+    do = "To fix: check if ls returns there, and what is mounted"
+    return found[0] if found else note(SHARED, f"{place} does not answer", do)
+
+
+def _modes_of_shared(place: Path) -> PreflightFinding:
+    try:
+        barrier = closed_folder(place)
+        mode = stat.S_IMODE(place.stat().st_mode) if place.exists() else SHARED_MODE
+    except OSError as problem:
+        return note(SHARED, f"{place}: {problem.strerror}", "To fix: make it usable")
+    if barrier is not None:
+        return _closed(SHARED, place, barrier)
+    if mode & _OTHERS_WRITE:
+        return note(
+            SHARED,
+            f"{place} has mode {mode:04o}: others than root may write there",
+            "Whoever comes first can take the name of another user's checkpoint folder, whose jobs "
+            f"then fail. To fix: chmod {SHARED_MODE:04o} {place}",
+        )
+    return ok(SHARED, f"all users get to their folders below {place}")
+
+
+def _closed(name: str, place: Path, barrier: Path) -> PreflightFinding:
+    mode = stat.S_IMODE(barrier.stat().st_mode)
+    return note(
+        name,
+        f"users can't get to {place}, because {barrier} has mode {mode:04o}",
+        f"Their tasks can't use it. To fix: chmod {mode | _PASSES:04o} {barrier}",
+    )
+
+
+def closed_folder(place: Path) -> Path | None:
+    """Return the first folder, of a place and those above it, that other users can't pass."""
+    way = [path for path in (place, *place.parents) if path.exists()]
+    closed = [path for path in way if not path.stat().st_mode & 0o001]
+    return closed[-1] if closed else None

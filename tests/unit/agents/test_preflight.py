@@ -5,6 +5,8 @@ import os
 import pwd
 import socket
 import stat
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -396,3 +398,50 @@ def test_a_port_for_metrics_is_tried_where_it_is_asked_for(tmp_path: Path) -> No
     token.chmod(0o600)
     level, said = found(*open_to_all)["metrics port"]
     assert (level, "unencrypted" in said) == ("ok", True)
+
+
+@pytest.fixture
+def open_place() -> Iterator[Path]:
+    """Return a folder that all users get to."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="tasks have other users where root is the agent")
+@pytest.mark.parametrize(
+    ("above", "mode", "says", "fix"),
+    [
+        (0o755, 0o755, "all users get to their folders", ""),
+        (0o755, 0o711, "all users get to their folders", ""),
+        (0o755, 0o750, "because {shared} has mode 0750", "chmod 0751 {shared}"),
+        (0o700, 0o755, "because {above} has mode 0700", "chmod 0711 {above}"),
+        (0o755, 0o777, "has mode 0777: others than root may write there", "chmod 0755 {shared}"),
+        (0o755, 0o1777, "has mode 1777: others than root may write there", "chmod 0755 {shared}"),
+        (0o755, 0o775, "has mode 0775: others than root may write there", "chmod 0755 {shared}"),
+    ],
+)
+def test_a_shared_folder_that_tasks_of_users_can_not_use_is_told(
+    open_place: Path, above: int, mode: int, says: str, fix: str
+) -> None:
+    shared = open_place / "above" / "shared"
+    shared.mkdir(parents=True)
+    shared.chmod(mode)
+    shared.parent.chmod(above)
+    (found,) = task_findings.folders(None, shared)
+    names = {"shared": shared, "above": shared.parent}
+    assert says.format(**names) in found.found
+    assert (found.level == "ok") is (not fix)
+    assert fix.format(**names) in found.do
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="tasks have other users where root is the agent")
+def test_a_node_folder_below_one_of_root_alone_is_told(open_place: Path) -> None:
+    root = open_place / "home" / "muster"
+    root.parent.mkdir()
+    root.parent.chmod(0o700)
+    work, shared = task_findings.folders(root, None)
+    for one in (work, shared):
+        assert (one.level, f"because {root.parent} has mode 0700" in one.found) == ("note", True)
+    (fine,) = task_findings.folders(open_place / "new", None)
+    assert fine.level == "ok", "the agent makes it as it has to be"
