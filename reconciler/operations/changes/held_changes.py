@@ -12,6 +12,18 @@ from reconciler.model.rules import review_findings
 Json = Any
 
 
+#: Warning of a submission to a controller that leads nothing.
+_NOT_LED = (
+    "nothing starts yet, because this controller does not lead: {blocked}. When it does, `muster "
+    "adopt` asks whether this job is to start, for another controller may have started it"
+)
+
+
+def not_led(blocked: str) -> str:
+    """Return the warning about a job that is submitted while nobody leads, with why."""
+    return _NOT_LED.format(blocked=blocked)
+
+
 def revision(sync: Json, commit: str | None = None) -> str:
     """Return why no revision after the newest one applies; empty if one may.
 

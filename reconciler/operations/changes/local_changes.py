@@ -119,12 +119,15 @@ def _judged(
     is_read = learned is not standing or (standing or {}).get("attemptedRevision") == commit
     over = previous_runs.without_start(been, to.endpoint) if is_read else {}
     left = previous_runs.left_checkpoints(changes, been)
+    blocked = standing.get("blocked") if standing and to.clone and verbs == {"submit"} else ""
+    unled = (held_changes.not_led(blocked),) if blocked else ()  # a controller says it itself
 
     def judged(one: change_requests.ChangeResult) -> change_requests.ChangeResult:
         if one.commit and one.name in over:
             return msgspec.structs.replace(one, message="committed", but=over[one.name])
         message = change_requests.placed(one.message, commit, learned)
         warnings = (*one.warnings, left[one.name]) if one.name in left else one.warnings
+        warnings += unled if one.commit else ()
         one = msgspec.structs.replace(one, message=message, warnings=warnings)
         if verbs == {"approve"}:  # it is what lets a change apply, whatever else is held
             return _if_approved(one, learned if is_read else None)

@@ -417,6 +417,7 @@ class SubmissionsView(json_format.View, frozen=True):
 class SyncView(json_format.View, frozen=True):
     """Sync status of the repository; ``folder`` of ``branch`` is read, everything if it is
     empty. ``nextLook`` is when a repository that can't be read is tried again; else null.
+    ``blocked`` is why this controller leads nothing; empty if it does.
     """
 
     sync: str
@@ -433,3 +434,4 @@ class SyncView(json_format.View, frozen=True):
     untold: list[UntoldView] = []
     next_look: str | None = None
     submissions: SubmissionsView = SubmissionsView()
+    blocked: str = ""

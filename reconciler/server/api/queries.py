@@ -323,7 +323,8 @@ def show_sync(
         published.untold if published is not None else (),
     )
     waiting = submission_views.submissions_view(reader.overrides())
-    return msgspec.structs.replace(view, submissions=waiting)
+    blocked = published.blocked if published is not None else ""
+    return msgspec.structs.replace(view, submissions=waiting, blocked=blocked)
 
 
 @get("/v1/nodes", sync_to_thread=True, responses=FAILS, summary="Nodes")

@@ -3,7 +3,7 @@
 import msgspec
 
 from reconciler.operations.audit import access_audit
-from reconciler.operations.changes import remote_changes
+from reconciler.operations.changes import held_changes, remote_changes
 from reconciler.operations.views import job_views
 from reconciler.server import errors
 from reconciler.server.api import envelopes
@@ -15,13 +15,6 @@ from reconciler.server.repository_hints import RepositoryHints
 TOLD_MAX = 20
 #: Before why a file of a job that is over does not leave.
 STAYS = "its file stays: "
-
-
-#: Warning of a submission to a controller that leads nothing.
-NOT_LED = (
-    "nothing starts yet, because this controller does not lead: {blocked}. When it does, `muster "
-    "adopt` asks whether this job is to start, for another controller may have started it"
-)
 
 
 class ResultView(msgspec.Struct, frozen=True):
@@ -129,7 +122,7 @@ class ChangeIntake:
         published = self._link.published
         if verb != "submit" or published is None or not published.blocked:
             return results
-        warning = NOT_LED.format(blocked=published.blocked)
+        warning = held_changes.not_led(published.blocked)
         warned = [
             msgspec.structs.replace(one, warnings=[*one.warnings, warning]) if one.commit else one
             for one in results.items

@@ -415,3 +415,20 @@ def test_a_file_of_others_is_not_dropped_for_a_folder_of_ours(work: Path, tmp_pa
     with pytest.raises(change_requests.ChangeError, match="others made a file of team"):
         local_changes.carry_out([submitted], find(work))
     assert "team" in git(tmp_path / "state.git", "ls-tree", "--name-only", "main").split()
+
+
+def test_a_submission_by_a_clone_says_that_nobody_leads(work: Path) -> None:
+    """As the controller says it where it makes the commit itself."""
+    target = find(work)
+    target.standing = {"sync": "Synced", "branch": "main", "blocked": "another store leads"}
+    (done,) = local_changes.carry_out([change_requests.Submit(job("x"))], target)
+    (warning,) = [one for one in done.warnings if "nothing starts yet" in one]
+    assert "this controller does not lead: another store leads. When it does" in warning
+    assert (bool(done.commit), done.refused, done.withheld) == (True, False, "")
+    (again,) = local_changes.carry_out([change_requests.Submit(job("x"))], target)
+    assert not [one for one in again.warnings if "nothing starts" in one], "nothing was made"
+    (held,) = local_changes.carry_out([change_requests.Act("hold", "x")], target)
+    assert held.warnings == ()
+    target.standing["blocked"] = ""
+    (led,) = local_changes.carry_out([change_requests.Submit(job("y"))], target)
+    assert not [one for one in led.warnings if "nothing starts" in one]

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from reconciler.model.protocol import loop_messages
-from reconciler.operations.changes import remote_changes
+from reconciler.operations.changes import held_changes, remote_changes
 from reconciler.server import errors
 from reconciler.server.auth import tokens
 from reconciler.server.changes import change_intake, change_review
 
-NOT_LED = change_intake.NOT_LED.format(blocked="the controller on vm leads")
+NOT_LED = held_changes.not_led("the controller on vm leads")
 CALLER = tokens.Caller("a@example.org", "user")
 
 
