@@ -27,6 +27,8 @@ from reconciler.scheduling.queues import job_order
 
 #: Text for amounts admitted before in this cycle.
 LEFT_BEFORE = "left to work before it"
+#: How a person lets a job pass others of theirs that wait for room.
+PASSES = "hold the waiting work before it, "
 #: ``job_order.WAIT_MAX_S`` as text.
 WAIT_MAX_TEXT = f"{job_order.WAIT_MAX_S / 86_400:g} days"
 
@@ -183,8 +185,8 @@ def over_amount(account: QuotaAccount, index: int, cap: int, amount: int) -> Rea
         f"Quota {quota.name} limits {whom_of(quota)} to {amount_of(index, cap)}: "
         f"{amount_of(index, account.used[index] - let)} in use{before}, "
         f"{amount_of(index, amount)} asked",
-        unblocks=f"wait for the end of other work{back}, or raise spec.resources of Quota "
-        f"{quota.name}",
+        unblocks=f"wait for the end of other work{back}, {PASSES if let else ''}or raise "
+        f"spec.resources of Quota {quota.name}",
         waits_for=WaitsFor.TIME_LIMIT if back else None,
     )
 

@@ -511,3 +511,26 @@ def test_who_goes_first_under_a_number_of_jobs_is_not_told_to_run(
     assert world.state("wide").value == "Running"
     reason = world.memory.reasons[world.memory.jobs["small"].reason_key][0]
     assert reason.message == f"Quota q lets {told.partition(':')[0]}"
+
+
+def test_who_waits_behind_waiting_work_is_told_to_hold_it() -> None:
+    """Its turn under the cap is kept, also against work for nodes that are free."""
+    world = World(nodes=1, cpu=4)
+    quota = desired.Quota("q", user="ada", resources=desired.QuotaAmounts(cpu_milli=4000))
+    world.change_structure(quotas={"q": quota})
+    world.commit(job("busy", cpu=1, owner="bob"))
+    world.settle()
+    world.commit(*world.jobs.values(), job("large", cpu=4, owner="ada"))
+    world.settle()
+    world.commit(job("small", cpu=1, owner="ada"))
+    world.settle()
+    states = {"busy": "Running", "large": "Pending", "small": "Pending"}
+    assert world.states() == states
+    reason = world.memory.reasons[world.memory.jobs["small"].reason_key][0]
+    assert reason.unblocks == (
+        "wait for the end of other work, hold the waiting work before it, or raise "
+        "spec.resources of Quota q"
+    )
+    world.commit(msgspec.structs.replace(world.jobs["large"], suspend=True))
+    world.settle()
+    assert world.states() == states | {"large": "Held", "small": "Running"}
