@@ -5,6 +5,7 @@ nothing has changed. Only work that may be moved is, only as much as is needed, 
 it fits elsewhere at once.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -169,16 +170,17 @@ class Consolidation:
                 if len(out) > self.situation.policy.moves_max:
                     later.rollback(mark)
                     return None
-                h, before = self.situation.holdings[index], later.mark()
-                later.release(h.tasks, exclusive=h.exclusive, matches=h.matches)
+                self._release((index,))
                 placed = ask.place(later)
                 if placed is not None:
-                    moves = self._settle(placed, out)
+                    placed, needed = self._fewest(ask, placed, out, mark)
+                    moves = self._settle(placed, needed)
                     if moves is not None:
                         return placed, moves
                     # It fits nowhere else: it stays, and the next one may do in its place.
-                    later.rollback(before)
+                    later.rollback(mark)
                     out.pop()
+                    self._release(out)
                     refused += 1
                     if refused == REFUSALS_MAX:
                         later.rollback(mark)
@@ -188,6 +190,47 @@ class Consolidation:
                     break
         later.rollback(mark)
         return None
+
+    def _release(self, rows: Iterable[int]) -> None:
+        for index in rows:
+            h = self.situation.holdings[index]
+            self.later.release(h.tasks, exclusive=h.exclusive, matches=h.matches)
+
+    def _fewest(
+        self,
+        ask: request.PlacementRequest,
+        placed: tuple[TaskPlacement, ...],
+        out: Sequence[int],
+        mark: int,
+    ) -> tuple[tuple[TaskPlacement, ...], list[int]]:
+        """Return places of an ask and who leaves for them, without whom it fits as well.
+
+        The newest that left was needed, and whoever left a node alone. Of the others those that are
+        cheap to move left first, and may have been too small to help.
+        """
+        later, needed = self.later, list(out)
+        for index in out[:-1]:
+            if not self._shares_node(index, needed):
+                continue
+            fewer = [one for one in needed if one != index]
+            later.rollback(mark)
+            self._release(fewer)
+            found = ask.place(later)
+            if found is not None:
+                placed, needed = found, fewer
+                continue
+            later.rollback(mark)
+            self._release(needed)
+            placed = ask.place(later) or placed  # as it was before
+        return placed, needed
+
+    def _shares_node(self, index: int, others: Iterable[int]) -> bool:
+        """Whether another of some holdings has tasks on a node of one."""
+        holdings = self.situation.holdings
+        nodes = {task.node for task in holdings[index].tasks}
+        return any(
+            task.node in nodes for one in others if one != index for task in holdings[one].tasks
+        )
 
     def _settle(self, placed: tuple[TaskPlacement, ...], out: list[int]) -> list[Move] | None:
         """Leave alone who can stay after all, place the others anew."""

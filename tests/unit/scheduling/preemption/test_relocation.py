@@ -109,3 +109,14 @@ def test_what_moves_for_one_is_not_evicted_for_another() -> None:
     decisions = s.decide()
     assert grounds(decisions) == {"moves": "consolidate", "stays": "reclaim"}
     assert decisions.promised == {"whole": 1, "moves": 1, "more": 1}
+
+
+def test_what_need_not_move_stays_where_it_is() -> None:
+    """The cheapest to move is not enough, and beside what is it changes nothing."""
+    s = Situation().node("n1", gpu=8).node("n2", gpu=5).queue("main", guaranteed=13)
+    s.job("first", gpu=4, on=("n1",), movable=True)
+    s.job("newest", gpu=1, on=("n1",), movable=True)
+    s.job("big", gpu=6)
+    decisions = s.decide()
+    assert grounds(decisions) == {"first": "consolidate"}
+    assert "big" in started(s.apply(decisions).left().decide())
