@@ -35,7 +35,7 @@ class UnknownTableError(ValueError):
     """Error: a file is no table of attempts, or one that is damaged; the message says why."""
 
 
-class TableForm(Protocol):
+class AttemptTable(Protocol):
     """One file of a form that may be there, and how to write the next."""
 
     #: Of the file that is there; none if there is none.
@@ -233,7 +233,7 @@ def parquet_library(module: str) -> Any:
         raise TableFileError(NO_PARQUET) from None
 
 
-def table(form: Form, before: BinaryIO | None) -> TableForm:
+def table(form: Form, before: BinaryIO | None) -> AttemptTable:
     """Return the table of a form, with the file that is there if there is one.
 
     Raises:

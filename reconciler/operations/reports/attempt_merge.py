@@ -18,6 +18,8 @@ Cell = str | int | float | bool | None
 _EMPTY = (None, "", "{}")
 #: Rows that are read back at once.
 _PAGE_ROWS = 1000
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(list[Cell]).decode
 
 
 class AttemptMerge:
@@ -36,8 +38,6 @@ class AttemptMerge:
         self._key, self._time = columns.index("attempt"), columns.index("ended")
         self._of_file = [of_file.index(one) if one in of_file else None for one in self.columns]
         self._file_columns = len(of_file)
-        self._pack = msgspec.msgpack.Encoder().encode
-        self._unpack = msgspec.msgpack.Decoder(list[Cell]).decode
         database.execute("PRAGMA synchronous = OFF")
         database.execute(
             "CREATE TABLE merged (attempt PRIMARY KEY, ended, is_kept INTEGER NOT NULL, "
@@ -78,7 +78,7 @@ class AttemptMerge:
             if found is not None:
                 cells = [
                     before if now in _EMPTY and before not in _EMPTY else now
-                    for now, before in zip(cells, self._unpack(found[0]), strict=True)
+                    for now, before in zip(cells, _unpack(found[0]), strict=True)
                 ]
             self._put("REPLACE", cells, is_kept=False)
 
@@ -86,7 +86,7 @@ class AttemptMerge:
         """Store the cells of an attempt."""
         self._database.execute(
             f"{verb} INTO merged VALUES (?, ?, ?, ?)",
-            (cells[self._key], cells[self._time], is_kept, self._pack(cells)),
+            (cells[self._key], cells[self._time], is_kept, _pack(cells)),
         )
 
     def count(self) -> tuple[int, int]:
@@ -107,4 +107,4 @@ class AttemptMerge:
         """Yield all rows by their end, a page at a time."""
         found = self._database.execute("SELECT cells FROM merged ORDER BY ended, attempt")
         while page := found.fetchmany(_PAGE_ROWS):
-            yield [self._unpack(cells) for (cells,) in page]
+            yield [_unpack(cells) for (cells,) in page]
