@@ -21,6 +21,7 @@ def test_a_success_during_the_cut_counts_and_nothing_runs_twice(tmp_path: Path) 
         bed.until(starts.exists)
         (attempt,) = bed.job("train")["attempts"]
         nodes = bed.cluster.nodes
+        assert nodes is not None
         # its supervisor goes on, and nobody hears of it
         nodes.kill_agent(attempt["node"])
         go.touch()
