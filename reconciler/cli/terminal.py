@@ -245,6 +245,22 @@ def write_error(text: str) -> None:
     sys.stderr.write(escape_lines(text))
 
 
+def confirmed(question: str) -> bool:
+    """Return True if the user answers yes. Exit if nobody is there to answer."""
+    while True:
+        write_error(f"{escape_control(question)} [y/N]: ")
+        sys.stderr.flush()
+        answer = sys.stdin.readline()
+        if not sys.stdin.isatty() or not answer.endswith("\n"):
+            write_error("\n")  # input from a pipe ends no line on the screen
+        if not answer:
+            fail("nothing was changed: no answer. To skip the question, use --yes")
+        if (said := answer.strip().lower()) in ("", "n", "no"):
+            return False
+        if said in ("y", "yes"):
+            return True
+
+
 def print_traceback(kind: type[BaseException], error: BaseException, trace: Any) -> None:
     """Print an error that nobody expected, as Python does; its words may be those of others."""
     write_error("".join(traceback.format_exception(kind, error, trace)))

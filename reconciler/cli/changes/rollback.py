@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -106,7 +105,7 @@ def rollback(
         if dry_run:
             terminal.note("nothing was changed")
             return
-        if not yes and not _confirmed(f"Restore {revision}?"):
+        if not yes and not terminal.confirmed(f"Restore {revision}?"):
             terminal.fail("nothing was changed")
         pushed = revision_rollback.publish(root, prepared, branch)
     except revision_rollback.RollbackError as error:
@@ -126,22 +125,6 @@ def _going_along(commits: tuple[str, ...]) -> str:
     shown = "; ".join(commits[:ALONG_MAX])
     shown += f"; and {len(commits) - ALONG_MAX} more" if len(commits) > ALONG_MAX else ""
     return f"{which} not pushed yet, will be pushed too, and included above: {shown}"
-
-
-def _confirmed(question: str) -> bool:
-    """Return True if the user answers yes. Exit if nobody is there to answer."""
-    while True:
-        terminal.write_error(f"{terminal.escape_control(question)} [y/N]: ")
-        sys.stderr.flush()
-        answer = sys.stdin.readline()
-        if not sys.stdin.isatty() or not answer.endswith("\n"):
-            terminal.write_error("\n")  # input from a pipe ends no line on the screen
-        if not answer:
-            terminal.fail("nothing was changed: no answer. To skip the question, use --yes")
-        if (said := answer.strip().lower()) in ("", "n", "no"):
-            return False
-        if said in ("y", "yes"):
-            return True
 
 
 What = Annotated[

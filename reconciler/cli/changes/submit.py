@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from reconciler.cli import array_elements, completion, context, lazy_import, terminal
+from reconciler.cli import completion, context, lazy_import, terminal
 from reconciler.cli.changes import overrides, submit_options, submit_surroundings
 
 if TYPE_CHECKING:
@@ -52,6 +52,9 @@ WithLocal = Annotated[
     ),
 ]
 
+#: The most subjects that a controller takes in one request.
+REQUEST_MAX = 5000
+
 
 class Place(NamedTuple):
     """The options that say where a change is made."""
@@ -67,9 +70,6 @@ def register(app: typer.Typer) -> None:
     app.command(
         cls=submit_options.DashDashCommand, context_settings={"allow_interspersed_args": False}
     )(submit)
-    for verb, help_text in JOB_VERBS.items():
-        app.command(verb)(_on_jobs(verb, help_text))
-    app.command()(cancel)
 
 
 def target(place: Place) -> targets.ChangeTarget:
@@ -387,13 +387,19 @@ def change_all(
     dry_run: bool,
     fresh: bool = False,
 ) -> None:
-    """Do one thing to several subjects, and print what was done."""
+    """Do one thing to several subjects, and print what was done.
+
+    All are changed or none; beyond what one request takes, those of each request.
+    """
     to = target(place)
     changes: list[change_requests.Change] = [
         change_requests.Act(verb=verb, name=name, reason=reason, fresh=fresh)
         for name in dict.fromkeys(names)
     ]
-    report_changes(make_changes(changes, to, dry_run=dry_run), to, verb, reason, dry_run=dry_run)
+    at_once = len(changes) if to.clone is not None else REQUEST_MAX
+    for begin in range(0, len(changes), at_once):
+        done = make_changes(changes[begin : begin + at_once], to, dry_run=dry_run)
+        report_changes(done, to, verb, reason, dry_run=dry_run)
 
 
 def report_changes(
@@ -414,80 +420,3 @@ def report_changes(
     if waits and verb in overrides.DONE:
         terminal.note(overrides.hint(verb, waits, reason, "that applies"))
     exit_if_refused(results)
-
-
-Names = Annotated[
-    list[str],
-    typer.Argument(
-        help="Names of jobs.", autocompletion=completion.jobs, callback=context.require_name
-    ),
-]
-
-
-def _on_jobs(verb: remote_changes.ChangeVerb, help_text: str) -> Callable[..., None]:
-    """Return the command of a verb that takes names of jobs."""
-
-    def act(
-        names: Names,
-        reason: Reason = "",
-        *,
-        dry_run: DryRun = False,
-        clone: Clone = None,
-        with_local: WithLocal = False,
-        server: context.Server = None,
-        token_file: context.TokenFile = None,
-    ) -> None:
-        array_elements.require_whole_jobs(verb, names)
-        change_all(
-            verb, names, reason, Place(clone, server, token_file, with_local), dry_run=dry_run
-        )
-
-    act.__name__ = verb
-    act.__doc__ = help_text
-    return act
-
-
-def cancel(
-    names: Names,
-    reason: Reason = "",
-    *,
-    override: overrides.Override = False,
-    lasts: overrides.For = None,
-    dry_run: DryRun = False,
-    clone: Clone = None,
-    with_local: WithLocal = False,
-    server: context.Server = None,
-    token_file: context.TokenFile = None,
-) -> None:
-    """Cancel jobs: stop them and delete their YAML.
-
-    The deletion is a commit. With --override it works while git can't be reached.
-
-    Example: muster cancel train
-
-    Example: muster cancel train --override --for 2h --reason "fills the disk; git is down"
-    """
-    overrides.check_options(override=override, lasts=lasts, dry_run=dry_run)
-    array_elements.require_whole_jobs("cancel", names)
-    if override:
-        overrides.make_overrides("cancel", names, reason, lasts, (server, token_file))
-        return
-    change_all(
-        "cancel", names, reason, Place(clone, server, token_file, with_local), dry_run=dry_run
-    )
-
-
-JOB_VERBS: dict[remote_changes.ChangeVerb, str] = {
-    "hold": """Hold jobs: running ones stop, waiting ones do not start.
-
-    Sets spec.suspend in their YAML, in a commit. `muster release` lets them continue.
-
-    Example: muster hold train --reason "data is being repaired"
-    """,
-    "release": """Release held jobs, so that they may start again.
-
-    Removes spec.suspend from their YAML, in a commit.
-
-    Example: muster release train
-    """,
-}

@@ -7,7 +7,7 @@ import pytest
 import typer
 
 from reconciler.cli import array_elements
-from reconciler.cli.changes import submit
+from reconciler.cli.changes import job_verbs
 from reconciler.cli.cluster import inspect_commands
 from reconciler.cli.jobs import explain, jobs_command, plot, show, wait
 
@@ -142,9 +142,9 @@ def test_two_elements_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("command", "call"),
     [
-        ("cancel", submit.cancel),
-        ("hold", submit._on_jobs("hold", "")),
-        ("rerun", submit._on_jobs("rerun", "")),
+        ("cancel", job_verbs.cancel),
+        ("hold", job_verbs.hold),
+        ("rerun", job_verbs.rerun),
         ("wait", wait.wait),
         ("jobs", jobs_command.jobs),
     ],

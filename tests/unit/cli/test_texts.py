@@ -8,7 +8,7 @@ import typer
 
 from reconciler.cli import main, terminal, usage_errors
 from reconciler.cli.cluster import drift, inspect_commands
-from reconciler.cli.jobs import explain, job_list, jobs_command, show, wait
+from reconciler.cli.jobs import explain, job_list, job_selection, show, wait
 from reconciler.cli.repository import history
 from reconciler.operations.audit import audit_entries, audit_log
 from reconciler.operations.views import cluster_status
@@ -719,12 +719,12 @@ def test_an_empty_list_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     [("Pending", "Pending"), ("pending", "Pending"), ("timedout", "TimedOut")],
 )
 def test_states_however_they_are_capitalised(written: str, expected: str) -> None:
-    assert jobs_command._state(written) == expected
+    assert job_selection.state_named(written) == expected
 
 
 def test_a_state_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit) as left:
-        jobs_command._state("pendng")
+        job_selection.state_named("pendng")
     assert left.value.exit_code == terminal.USAGE
     assert "did you mean Pending?" in capsys.readouterr().err
 

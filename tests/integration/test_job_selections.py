@@ -1,0 +1,96 @@
+"""What is done to several jobs at once: selected by wildcards and filters, asked, and all or none."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration import beds
+
+HELD = "  suspend: true\n  command: ['true']"
+
+
+@pytest.fixture(scope="module")
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[beds.Bed]:
+    with beds.Bed(tmp_path_factory.mktemp("selections"), nodes=1) as made:
+        yield made
+
+
+def muster(
+    bed: beds.Bed, *arguments: str, code: int = 0, answer: str | None = None
+) -> tuple[str, str]:
+    """Run the command in the cluster's folder; ``answer`` is typed at its terminal."""
+    keyboard, terminal = os.openpty()
+    try:
+        os.write(keyboard, f"{answer}\n".encode())
+        done = subprocess.run(
+            [sys.executable, "-m", "reconciler.cli.main", *arguments],
+            check=False,
+            cwd=bed.folder,
+            env={key: text for key, text in os.environ.items() if not key.startswith("MUSTER_")},
+            stdin=subprocess.DEVNULL if answer is None else terminal,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    finally:
+        os.close(keyboard)
+        os.close(terminal)
+    assert done.returncode == code, done
+    return done.stdout, " ".join(done.stderr.split())
+
+
+def _commits(bed: beds.Bed) -> int:
+    found = bed.git("--git-dir", str(bed.folder / "repository.git"), "rev-list", "--count", "HEAD")
+    return int(found)
+
+
+def test_a_selection_is_counted_and_asked_for_and_one_commit(bed: beds.Bed) -> None:
+    names = [f"sweep-{number}" for number in range(3)]
+    files: dict[str, str | None] = {f"jobs/{name}.yaml": beds.job(name, HELD) for name in names}
+    files["jobs/other.yaml"] = beds.job("other", HELD)
+    bed.commit(files)
+    for name in (*names, "other"):
+        bed.until_state(name, "Held")
+    before = _commits(bed)
+
+    _, told = muster(bed, "cancel", "sweep-*", code=64)
+    assert "nobody can be asked whether to cancel 3 jobs" in told
+    assert "add --yes" in told
+    _, told = muster(bed, "cancel", "sweep-*", code=1, answer="n")
+    assert "sweep-2, sweep-1, sweep-0" in told
+    assert "Cancel 3 jobs? [y/N]" in told
+    assert "nothing was changed" in told
+    _, told = muster(bed, "cancel", "sweep-*", "--dry-run")
+    assert told.count("would be cancelled") == 3
+    assert _commits(bed) == before
+
+    printed, _ = muster(bed, "release", "sweep-*", "--state", "held", "--yes")
+    assert sorted(printed.split()) == names
+    for name in names:
+        bed.until_state(name, "Succeeded")
+    assert _commits(bed) == before + 1
+    assert bed.job("other")["state"] == "Held"
+
+    _, told = muster(bed, "cancel", "sweep-*", "--yes", code=1)
+    assert "no job to cancel: 3 jobs selected; expected jobs that are Held, Pending" in told
+    _, told = muster(bed, "rerun", "sweep-0", "train[", "--yes", code=64)
+    assert "train[ is not an array element" in told or "names elements" in told
+    printed, _ = muster(bed, "rerun", "sweep-?", "--state", "succeeded", answer="y")
+    assert sorted(printed.split()) == names
+    for name in names:
+        bed.until(lambda name=name: bed.job(name)["run"] == 2)
+
+
+def test_a_wrong_filter_changes_nothing(bed: beds.Bed) -> None:
+    for arguments, code, told in (
+        (["hold"], 64, "no job to hold: expected names, or a filter such as --mine"),
+        (["hold", "--queue", "nope", "--yes"], 1, "nope"),
+        (["hold", "nope-*", "--yes"], 1, 'no job has a name like "nope-*"'),
+        (["hold", "nope", "--state", "pending", "--yes"], 1, "there is no Job/nope"),
+        (["hold", "--mine", "--owner", "x@example.org", "--yes"], 64, "can't be combined"),
+    ):
+        assert told in muster(bed, *arguments, code=code)[1]
