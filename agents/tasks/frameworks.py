@@ -24,6 +24,7 @@ class Gang(msgspec.Struct, frozen=True):
     Attributes:
         cpus: CPUs of one task, at least 1.
         hosts: (name, address, tasks), starting with the host of rank 0.
+        array_bounds: lowest and highest index of its array, if it leaves indexes out.
     """
 
     job: str
@@ -43,6 +44,7 @@ class Gang(msgspec.Struct, frozen=True):
     cpus: int
     gpus: tuple[int, ...]
     hosts: tuple[tuple[str, str, int], ...]
+    array_bounds: tuple[int, int] | None = None
 
 
 def gang_of(assignment: Assignment, template: TaskTemplate, node: str) -> Gang:
@@ -59,6 +61,7 @@ def gang_of(assignment: Assignment, template: TaskTemplate, node: str) -> Gang:
         run=template.run,
         element=assignment.element,
         array_count=assignment.array_count,
+        array_bounds=assignment.array_bounds,
         try_number=assignment.try_number,
         rank=rank.rank,
         world_size=rank.world_size,
@@ -201,12 +204,13 @@ def slurm(gang: Gang) -> dict[str, str]:
         "MASTER_PORT": str(gang.port),
     }
     if gang.array_count is not None:
+        first, last = gang.array_bounds or (0, gang.array_count - 1)
         files |= {
             "SLURM_ARRAY_JOB_ID": str(gang.run),
             "SLURM_ARRAY_TASK_ID": str(gang.element),
             "SLURM_ARRAY_TASK_COUNT": str(gang.array_count),
-            "SLURM_ARRAY_TASK_MIN": "0",
-            "SLURM_ARRAY_TASK_MAX": str(gang.array_count - 1),
+            "SLURM_ARRAY_TASK_MIN": str(first),
+            "SLURM_ARRAY_TASK_MAX": str(last),
         }
     return files
 

@@ -6,14 +6,17 @@ from typing import Any
 
 from reconciler.cli import terminal
 from reconciler.model.state import states
+from reconciler.model.values import index_ranges
 
 Json = Any
 
 _FINISHED = frozenset(state.value for state in states.FINISHED_JOB_STATES)
 #: `JOB[ELEMENT]`, as the controller names elements of arrays.
 _NAMED = re.compile(r"([^\[\]]+)\[(\d{1,6})\]")
+#: `JOB[ELEMENTS]`, several of them.
+_SET = re.compile(r"([^\[\]*?]+)\[([^\[\]]+)\]")
 #: Characters that no name of a job has.
-_BRACKETS = frozenset("[]")
+BRACKETS = frozenset("[]")
 
 
 def parse_name(written: str) -> tuple[str, int | None]:
@@ -22,7 +25,7 @@ def parse_name(written: str) -> tuple[str, int | None]:
     Exit if the name has brackets but is not an element's.
     """
     found = _NAMED.fullmatch(written)
-    if found is None and not _BRACKETS.isdisjoint(written):
+    if found is None and not BRACKETS.isdisjoint(written):
         job = written.partition("[")[0].strip("]") or "JOB"
         terminal.fail(
             f"{written} is not an array element; expected a number from 0, such as {job}[3]",
@@ -40,6 +43,32 @@ def resolve_element(written: str, option: int | None) -> tuple[str, int | None]:
             terminal.USAGE,
         )
     return job, option if element is None else element
+
+
+def parse_set(written: str) -> tuple[str, str]:
+    """Return the job of a name, and the elements that it names, such as `1-3,7`; empty: none.
+
+    Exit if the name has brackets that are not around indexes.
+    """
+    found = _SET.fullmatch(written)
+    if found is None:
+        return parse_name(written)[0], ""
+    try:
+        return found[1], index_ranges.fold(index_ranges.parse(found[2]))
+    except index_ranges.IndexRangeError as error:
+        terminal.fail(f"{written}: {error}", terminal.USAGE)
+
+
+def joined(one: str, other: str) -> str:
+    """Return the elements of two sets together."""
+    return index_ranges.fold((*index_ranges.parse(one), *index_ranges.parse(other)))
+
+
+def common(found: str, asked: str) -> str:
+    """Return the elements of a set that are also asked for; ``asked`` empty: all."""
+    among = index_ranges.parse(found)
+    wanted = frozenset(index_ranges.parse(asked)) if asked else frozenset(among)
+    return index_ranges.fold(one for one in among if one in wanted)
 
 
 def require_whole_jobs(command: str, names: Iterable[str]) -> None:
@@ -69,7 +98,11 @@ def require_element(job: Json, element: int) -> None:
     name, count = job["name"], sum((job.get("elements") or {}).values())
     if not job.get("array"):
         terminal.fail(f"{name} is not an array, so it has no element {element}")
-    if element >= count:
+    if indexes := ",".join((job.get("elementIndexes") or {}).values()):
+        if element not in index_ranges.parse(indexes):
+            known = index_ranges.fold(index_ranges.parse(indexes))
+            terminal.fail(f"{name} has no element {element}; it has {known}")
+    elif element >= count:
         terminal.fail(f"{name} has no element {element}; its {count} elements count from 0")
 
 

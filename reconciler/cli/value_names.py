@@ -8,7 +8,7 @@ from typing import Any
 #: Names of the values of options, for all commands that have them.
 _OPTIONS: dict[str, str] = {
     "--accept-revision": "COMMIT",
-    "--array": "COUNT",
+    "--array": "ELEMENTS",
     "--base": "REVISION",
     "--branch": "BRANCH",
     "--by": "COLUMNS",

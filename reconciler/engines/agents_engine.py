@@ -178,7 +178,8 @@ class AgentsEngine:
                     element=attempt.element,
                     index=attempt.index,
                     try_number=attempt.try_number,
-                    array_count=job.spec.array_count,
+                    array_count=_array_size(job.spec),
+                    array_bounds=_array_bounds(job.spec),
                     devices=attempt.devices,
                     rank=attempt.rank,
                     stop=attempt.stop,
@@ -381,3 +382,15 @@ def _told(
         if volume is not None:
             told[f"MUSTER_VOLUME_{name.upper().replace('-', '_')}"] = volume.mount_path
     return told
+
+
+def _array_size(spec: desired.Job) -> int | None:
+    """Return the number of elements of an array, whichever this run has; None: it is none."""
+    return None if spec.array_count is None else len(spec.array_indexes_all)
+
+
+def _array_bounds(spec: desired.Job) -> tuple[int, int] | None:
+    """Return the lowest and highest index of an array that leaves some out; None: it does not."""
+    if not spec.array_indexes:
+        return None
+    return spec.array_indexes_all[0], spec.array_indexes_all[-1]

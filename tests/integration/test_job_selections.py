@@ -1,10 +1,9 @@
-"""What is done to several jobs at once: selected by wildcards and filters, asked, and all or none."""
+"""What is done to several jobs at once, and to elements of arrays."""
 
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -81,8 +80,7 @@ def test_a_selection_is_counted_and_asked_for_and_one_commit(bed: beds.Bed) -> N
     assert "train[ is not an array element" in told or "names elements" in told
     printed, _ = muster(bed, "rerun", "sweep-?", "--state", "succeeded", answer="y")
     assert sorted(printed.split()) == names
-    for name in names:
-        bed.until(lambda name=name: bed.job(name)["run"] == 2)
+    bed.until(lambda: all(bed.job(name)["run"] == 2 for name in names))
 
 
 def test_a_wrong_filter_changes_nothing(bed: beds.Bed) -> None:
@@ -94,3 +92,53 @@ def test_a_wrong_filter_changes_nothing(bed: beds.Bed) -> None:
         (["hold", "--mine", "--owner", "x@example.org", "--yes"], 64, "can't be combined"),
     ):
         assert told in muster(bed, *arguments, code=code)[1]
+
+
+ARRAY = """  array: {count: 4}
+  command: [sh, -c, 'test $MUSTER_ARRAY_INDEX = 1 -a ! -e FLAG && exit 3; sleep SECONDS']
+"""
+
+
+def _elements(bed: beds.Bed, name: str) -> beds.Json:
+    return bed.job(name)["elementIndexes"]
+
+
+def test_elements_of_an_array_are_held_cancelled_and_run_again(bed: beds.Bed) -> None:
+    flag = bed.folder / "flag"
+    text = ARRAY.replace("FLAG", str(flag)).replace("SECONDS", "600")
+    (bed.folder / "array.yaml").write_text(beds.job("array", text))
+    muster(bed, "submit", "array.yaml")
+    bed.until(lambda: _elements(bed, "array") == {"Running": "0,2,3", "Failed": "1"})
+
+    _, told = muster(bed, "hold", "array[0]", "array[2-3]")
+    assert "elements 0,2,3 held" in told
+    bed.until(lambda: _elements(bed, "array") == {"Pending": "0,2,3", "Failed": "1"})
+    assert bed.job("array")["reasons"][0]["code"] == "Held"
+    muster(bed, "release", "array[2,3]")
+    bed.until(lambda: _elements(bed, "array").get("Running") == "2,3")
+    _, told = muster(bed, "rerun", "array[1]", code=1)
+    assert "run 1 of Job/array has not ended" in told
+    _, told = muster(bed, "cancel", "array[7]", code=1)
+    assert "Job/array has no element 7; it has 0-3" in told
+    muster(bed, "cancel", "array[0,2,3]", "--reason", "enough")
+    bed.until_state("array", "Failed")
+    assert _elements(bed, "array") == {"Cancelled": "0,2,3", "Failed": "1"}
+
+    flag.touch()
+    _, told = muster(bed, "rerun", "array", "--failed")
+    assert "elements 1 run again" in told
+    bed.until(lambda: _elements(bed, "array") == {"Running": "1"})
+    muster(bed, "cancel", "array")
+    bed.until_state("array", "Cancelled")
+
+
+def test_an_array_has_the_indexes_that_were_submitted(bed: beds.Bed) -> None:
+    command = ["--", "sh", "-c", "echo $MUSTER_ARRAY_INDEX of $MUSTER_ARRAY_COUNT"]
+    muster(bed, "submit", "--name", "some", "--array", "1,3,5-9:2%4", *command)
+    bed.until_state("some", "Succeeded")
+    assert _elements(bed, "some") == {"Succeeded": "1-9:2"}
+    assert bed.job("some")["elements"] == {"Succeeded": 5}
+    assert bed.output("some", element="7") == "7 of 5\n"
+    assert bed.output("some") == "1 of 5\n"
+    _, told = muster(bed, "logs", "some[2]", code=1)
+    assert "some has no element 2; it has 1-9:2" in told or "the elements 1-9:2, not 2" in told

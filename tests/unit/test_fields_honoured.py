@@ -1219,6 +1219,12 @@ TABLE: dict[str, Case] = {
         (job(secrets=[{"name": "s"}]), pool()),
     ),
     "Job.spec.array.count": Case((2, 3), counted("j"), ([2], [3]), JOB),
+    "Job.spec.array.indexes": Case(
+        ("1,3", "1-7:2"), counted("j"), ([2], [4]), (job(array={"indexes": "0"}), pool())
+    ),
+    "Job.spec.array.only": Case(("1", "0,2"), counted("j"), ([1], [2]), (ARRAY, pool())),
+    "Job.spec.array.cancelled": Case(("1", "0,2"), counted("j"), ([2], [1]), (ARRAY, pool())),
+    "Job.spec.array.held": Case(("1", "0,2"), counted("j"), ([2], [1]), (ARRAY, pool())),
     "Job.spec.array.parallelism": Case((1, 2), counted("j"), ([1], [2]), (ARRAY, pool())),
     "Job.spec.dependsOn[].job": Case(
         ("before", "other"),

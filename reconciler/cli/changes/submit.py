@@ -6,8 +6,9 @@ import contextlib
 import os
 import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
@@ -130,8 +131,8 @@ _Array = Annotated[
     str | None,
     typer.Option(
         "--array",
-        help="Run the command so many times, as an array: 10, the same as 0-9, or 0-9%4 to run 4 "
-        "at once. $MUSTER_ARRAY_INDEX is the index. Default: no array.",
+        help="Run the command so many times, as an array: 10, the same as 0-9, or indexes such as "
+        "1,3,5-9:2; %4 behind runs 4 at once. $MUSTER_ARRAY_INDEX is the index. Default: no array.",
     ),
 ]
 _Gpus = Annotated[
@@ -247,7 +248,7 @@ def submit(
         script = submit_options.embedded_script(at, arguments, behind=behind)
         together, placement = submit_options.spread(nodes, tasks, most)
         problems: list[str] = []
-        count, at_once = submit_options.parse_array(array, problems)
+        elements = submit_options.parse_array(array, problems)
         options = job_document.JobOptions(
             name=name or job_document.name_from(Path(arguments[0]).stem, secrets.token_hex(3)),
             command=tuple(arguments),
@@ -260,8 +261,9 @@ def submit(
             least=least,
             most=most,
             placement=placement,
-            array=count,
-            parallelism=at_once,
+            array=elements.number,
+            indexes=elements.indexes,
+            parallelism=elements.at_once,
             time_limit=submit_options.time_limit(time_limit),
             priority_class=priority,
             framework=framework,
@@ -386,14 +388,15 @@ def change_all(
     *,
     dry_run: bool,
     fresh: bool = False,
+    elements: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Do one thing to several subjects, and print what was done.
+    """Do one thing to several subjects, and print what was done; to ``elements`` of some alone.
 
     All are changed or none; beyond what one request takes, those of each request.
     """
     to = target(place)
     changes: list[change_requests.Change] = [
-        change_requests.Act(verb=verb, name=name, reason=reason, fresh=fresh)
+        change_requests.Act(verb, name, reason, fresh, elements.get(name, ""))
         for name in dict.fromkeys(names)
     ]
     at_once = len(changes) if to.clone is not None else REQUEST_MAX

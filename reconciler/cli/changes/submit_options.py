@@ -17,13 +17,13 @@ import sys
 import termios
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
 import typer.core
 
 from reconciler.cli import lazy_import, terminal
-from reconciler.model.values import found_values, quantities
+from reconciler.model.values import found_values, index_ranges, quantities
 
 if TYPE_CHECKING:
     from reconciler.operations.changes import remote_changes
@@ -35,7 +35,7 @@ NOT_READ = "standard input is ignored: a job can't read it"
 STANDARD_INPUT = "standard input"
 #: Key of `Context.meta`: True if the words came after `--`.
 BEHIND = "muster.behind"
-_ELEMENTS = re.compile(r"(?P<count>\d+)|0-(?P<last>\d+)(%(?P<at_once>\d+))?")
+_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 
 
 class DashDashCommand(typer.core.TyperCommand):
@@ -175,6 +175,7 @@ _OPTION_OF = {
     "spec.resources.memory": "--memory",
     "spec.resources.gpu": "--gpus",
     "spec.array.count": "--array",
+    "spec.array.indexes": "--array",
     "spec.array.parallelism": "--array",
     "spec.modules": "--module",
     "spec.script": "script",
@@ -377,23 +378,38 @@ def _waiting(pipe: int) -> int:
     return found[0]
 
 
-def parse_array(text: str | None, problems: list[str]) -> tuple[int | None, int | None]:
-    """Return the number of array elements, and how many run at once, of `10` or `0-9%4`.
+class ArrayOption(NamedTuple):
+    """The value of `--array`: a number of elements, or their indexes, and how many run at once."""
+
+    number: int | None = None
+    at_once: int | None = None
+    indexes: str | None = None
+
+
+def parse_array(text: str | None, problems: list[str]) -> ArrayOption:
+    """Return the elements of an array, of `10`, `0-9%4` or `1,3,5-9:2%4`.
 
     Args:
         text: value of the option; None: the job is no array.
         problems: receives what is wrong with it.
     """
     if text is None:
-        return None, None
-    found = _ELEMENTS.fullmatch(text)
-    if found is None:
+        return ArrayOption()
+    elements, percent, limit = text.partition("%")
+    at_once = int(limit) if _NUMBER.fullmatch(limit) else None
+    if _NUMBER.fullmatch(text):
+        return ArrayOption(int(text))
+    is_limited = at_once is not None and not _NUMBER.fullmatch(elements)  # 10%2: 2 of 0-9, or of 10
+    try:
+        indexes = index_ranges.parse(elements if is_limited or not percent else "")
+    except index_ranges.IndexRangeError:
+        indexes = ()
+    if not indexes:
         problems.append(
             f"--array: found {found_values.quote(text)}, expected a number of elements such as "
-            "10, the same as 0-9, "
-            "or 0-9%4 to run four at once"
+            "10, the same as 0-9, or indexes such as 1,3,5-9:2; %4 behind runs four at once"
         )
-        return None, None
-    if found["count"] is not None:
-        return int(found["count"]), None
-    return int(found["last"]) + 1, int(found["at_once"]) if found["at_once"] else None
+        return ArrayOption()
+    if len(indexes) == indexes[-1] + 1:
+        return ArrayOption(len(indexes), at_once)
+    return ArrayOption(None, at_once, index_ranges.fold(indexes))

@@ -11,7 +11,7 @@ from reconciler.core import cycle_attempts, cycle_cache, job_draft
 from reconciler.core.cycle import cycle_events
 from reconciler.model import desired
 from reconciler.model.state import records, states
-from reconciler.model.state.states import JobState
+from reconciler.model.state.states import ELEMENT_CODE, JobState
 
 
 class CycleJobs:
@@ -179,7 +179,7 @@ class CycleJobs:
         record = records.JobRecord(
             spec=spec,
             state=state,
-            elements=bytes(spec.element_count),
+            elements=_first_states(spec),
             submitted_at=self._now,
             order=self.next_order,
         )
@@ -217,3 +217,13 @@ class CycleJobs:
             self.finished_now.append(draft.spec.name)
         why = draft.spec.suspend_reason if state is JobState.HELD else ""
         self._events.add(f"Job{state.value}", message or why, job=draft.spec.name)
+
+
+def _first_states(spec: desired.Job) -> bytes:
+    """Return the states of the elements of a new run: those it does not have are done."""
+    if not (spec.array_only or spec.array_indexes):
+        return bytes(spec.element_count)
+    states = bytearray([ELEMENT_CODE[JobState.SUCCEEDED]]) * spec.element_count
+    for element in spec.run_elements:
+        states[element] = ELEMENT_CODE[JobState.PENDING]
+    return bytes(states)

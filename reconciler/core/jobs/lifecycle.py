@@ -20,6 +20,7 @@ from reconciler.core.jobs import elastic_jobs, verdicts
 from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.state.states import ELEMENT_CODE, EndReason, JobState
+from reconciler.model.values import index_ranges
 
 _ENDED = {
     state: ELEMENT_CODE[state]
@@ -144,6 +145,8 @@ def _enforce(
     spec = draft.spec
     if spec.deadline is not None and spec.deadline > now:
         alarm.wake(spec.deadline)
+    if spec.array_cancelled or spec.array_held:
+        _stop_elements(stops, draft)
     if draft.removed:
         _end_all(stops, draft, EndReason.CANCELLED, JobState.CANCELLED)
     elif spec.deadline is not None and spec.deadline <= now and is_known:
@@ -151,6 +154,20 @@ def _enforce(
         _end_all(stops, draft, EndReason.TIMED_OUT, JobState.TIMED_OUT)
     elif spec.suspend:
         _end_all(stops, draft, EndReason.SUSPENDED, None)
+
+
+def _stop_elements(stops: stop_orders.StopOrders, draft: job_draft.JobDraft) -> None:
+    """End the elements that the document cancels, and stop those that it holds."""
+    spec = draft.spec
+    for element in index_ranges.parse(spec.array_cancelled):
+        if draft.elements[element] == job_draft.PENDING:
+            draft.set_element(element, JobState.CANCELLED)
+            draft.set_note(element, None)
+        elif draft.elements[element] in job_draft.LIVE_CODES:
+            verdicts.give_verdict(stops, draft, element, EndReason.CANCELLED)
+    for element in index_ranges.parse(spec.array_held):
+        if draft.elements[element] in job_draft.LIVE_CODES:
+            verdicts.give_verdict(stops, draft, element, EndReason.SUSPENDED)
 
 
 def _end_all(

@@ -16,7 +16,7 @@ from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.state.pending_reasons import Reason, ReasonCode, WaitsFor
 from reconciler.model.state.states import ELEMENT_CODE, FINISHED_JOB_STATES, JobState
-from reconciler.model.values import times, unknown_names
+from reconciler.model.values import index_ranges, times, unknown_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,18 @@ def _waiting(elements: bytes) -> list[int]:
         np.frombuffer(elements, dtype=np.uint8) == job_draft.PENDING
     ).tolist()
     return found
+
+
+def _held_elements(spec: desired.Job) -> Readiness:
+    """Return the reason of a job of which all waiting elements are held."""
+    return Readiness(
+        reason_key=f"Held/elements/{spec.name}",
+        reason=Reason(
+            code=ReasonCode.HELD,
+            message=f"all elements that wait are held by its document ({spec.array_held})",
+            unblocks=f"run `muster release '{spec.name}[{spec.array_held}]'`",
+        ),
+    )
 
 
 def _suspended_behind_git(override: records.Override) -> Readiness:
@@ -155,12 +167,17 @@ class ReadinessCheck:
         blocked = self._blocked_whole(record)
         if blocked is not None:
             return blocked
-        limited = spec.depends_on or spec.parallelism is not None
+        limited = spec.depends_on or spec.parallelism is not None or spec.array_held
         if elements == _ONE_WAITS and not record.notes and not limited:
             return _READY  # most jobs of a long queue
         waiting = _waiting(elements)
         if not waiting:
             return Readiness()
+        if spec.array_held:
+            held = frozenset(index_ranges.parse(spec.array_held))
+            waiting = [i for i in waiting if i not in held]
+            if not waiting:
+                return _held_elements(spec)
         indexes = waiting
         per_element = [d for d in spec.depends_on if d.per_element]
         if per_element:

@@ -44,7 +44,7 @@ def with_arrivals(known: Arrivals, jobs: list[desired.Job]) -> Arrivals:
         for group in spec.groups:
             if group.resources.gpu_milli and not group.mig_profile:
                 kind = kind_of(spec, group)
-                added[kind] = added.get(kind, 0.0) + group.count * spec.element_count
+                added[kind] = added.get(kind, 0.0) + group.count * len(spec.run_elements)
     if not added:
         return known
     fade = 0.5 ** (sum(added.values()) / ARRIVALS_HALVED)

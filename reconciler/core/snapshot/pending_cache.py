@@ -74,7 +74,7 @@ FEW_MAX = 1000
 def is_startable(record: records.JobRecord) -> bool:
     """Return True if by its own record all of a job may start at any time, without resizing."""
     spec = record.spec
-    tried = record.notes or spec.depends_on or spec.parallelism is not None
+    tried = record.notes or spec.depends_on or spec.parallelism is not None or spec.array_held
     return not (tried or spec.deadline is not None or not spec.preempts)
 
 

@@ -287,13 +287,16 @@ def dependencies(
                 ("is refused as it stands", "it is accepted") if refused(dependency.job) else ()
             )
             yield job_names.missing_dependency(dependency.job, index, *details)
-        elif dependency.per_element and other.array_count != job.array_count:
-            have = "no array" if other.array_count is None else f"{other.array_count} elements"
+        elif dependency.per_element and (
+            other.array_count is None or other.array_indexes_all != job.array_indexes_all
+        ):
+            other_count = len(other.array_indexes_all)
+            have = "no array" if other.array_count is None else f"{other_count} elements"
             yield Fault(
                 "per-element",
-                f"perElement needs arrays of equal count, and {dependency.job} has {have}",
+                f"perElement needs arrays of equal indexes, and {dependency.job} has {have}",
                 ("spec", "dependsOn", index, "perElement"),
-                found=f"{job.array_count} elements here",
+                found=f"{len(job.array_indexes_all)} elements here",
             )
 
 

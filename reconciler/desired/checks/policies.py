@@ -126,7 +126,7 @@ def _effective(job: desired.Job) -> dict[str, Any]:
     total = sum((g.resources.times(g.count) for g in job.groups), start=Resources())
     found: dict[str, Any] = {
         "tasks": sum(group.count for group in job.groups),
-        "elements": job.element_count,
+        "elements": len(job.run_elements),
         "cpu": _whole(total.cpu_milli / 1000),
         "memory": total.memory_bytes,
         "gpu": _whole(total.gpu_milli / 1000),

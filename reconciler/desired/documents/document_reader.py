@@ -51,6 +51,8 @@ EXECUTION_FIELDS = (
     "modules",
     "arguments",
 )
+#: Elements that are stopped while a run is alive: fields of its array that are not in the hash.
+STOPPED = frozenset({"cancelled", "held"})
 _HASH_CHARACTERS = 16
 #: The most documents of a file whose faults are explained; of the others one is told, in short.
 EXPLAINED_MAX = 50
@@ -115,9 +117,12 @@ def execution_hash(spec: dict[str, Any]) -> str:
     """Return the hash over the execution fields of a job's ``spec`` as written, before defaults.
 
     Of the folders of a submission their paths count: their numbers change with each boot, and a
-    command that is submitted again there is the same work.
+    command that is submitted again there is the same work. Elements that are cancelled or held are
+    stopped in the run that is alive.
     """
     written = {field: value for field in EXECUTION_FIELDS if (value := spec.get(field)) is not None}
+    if isinstance(elements := written.get("array"), dict):
+        written["array"] = {key: one for key, one in elements.items() if key not in STOPPED}
     if isinstance(place := written.get("submitted"), dict):
         folders = {name: one for name, one in place.items() if isinstance(one, dict)}
         written["submitted"] = {name: one.get("path") for name, one in folders.items()}

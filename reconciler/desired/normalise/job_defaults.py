@@ -14,6 +14,7 @@ from reconciler.desired.documents import prune_policy
 from reconciler.desired.documents.faults import Fault, FaultCollector, defect, duration_s
 from reconciler.desired.documents.yaml_reader import Path
 from reconciler.desired.normalise import (
+    arrays,
     commands,
     entitlements,
     resource_requests,
@@ -147,6 +148,7 @@ def _job(
         _check_environment(spec, faults)
     if spec.depends_on:
         _check_dependencies(name, spec, faults)
+    elements = arrays.elements(spec.array, faults)
     job = desired.Job(
         name=name,
         run=spec.run,
@@ -166,7 +168,11 @@ def _job(
         image=spec.image or "",
         image_timeout_s=_span(spec.image_timeout, "imageTimeout", faults),
         secrets=tuple([(s.name, s.environment or "") for s in spec.secrets]),
-        array_count=None if spec.array is None else spec.array.count,
+        array_count=elements.bound,
+        array_indexes=elements.indexes,
+        array_only=elements.only,
+        array_cancelled=elements.cancelled,
+        array_held=elements.held,
         parallelism=None if spec.array is None else spec.array.parallelism,
         depends_on=tuple(
             [desired.Dependency(d.job, d.condition, d.per_element) for d in spec.depends_on]
@@ -462,12 +468,12 @@ def _check_size(job: desired.Job, faults: FaultCollector) -> None:
             found=f"{tasks} tasks",
             expected=f"at most {GANG_TASKS_MAX}",
         )
-    elif tasks * job.element_count > JOB_TASKS_MAX:
+    elif tasks * len(job.run_elements) > JOB_TASKS_MAX:
         faults.add(
             "too-many-tasks",
             "too many tasks in all elements: split the job",
             "spec",
             "array",
-            found=f"{tasks} tasks in each of {job.element_count} elements",
+            found=f"{tasks} tasks in each of {len(job.run_elements)} elements",
             expected=f"at most {JOB_TASKS_MAX} tasks",
         )

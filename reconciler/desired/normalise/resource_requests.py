@@ -236,7 +236,7 @@ def check_total(job: desired.Job, spec: job_spec.JobSpec, faults: FaultCollector
     """Refuse a request whose sum over all tasks of all elements overflows."""
     for resource, name in enumerate(RESOURCE_NAMES):
         each = [group.resources.as_vector()[resource] * group.count for group in job.groups]
-        total = sum(each) * job.element_count
+        total = sum(each) * len(job.run_elements)
         if total <= quantities.LARGEST_TOTAL:
             continue
         most = each.index(max(each))

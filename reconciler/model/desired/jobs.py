@@ -1,5 +1,6 @@
 """Jobs: what runs, how often, and what each task needs."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -7,6 +8,7 @@ import msgspec
 from reconciler.model.desired.settings import Placement, Prune
 from reconciler.model.observed import storage, task_reports
 from reconciler.model.policy import access
+from reconciler.model.values import index_ranges
 from reconciler.model.values.folder_identity import NOWHERE, SubmitPlace
 from reconciler.model.values.resources import Resources
 
@@ -187,6 +189,9 @@ class Job(msgspec.Struct, frozen=True):
     that gets the value, empty for none. ``prune`` is the annotation about removal, None if there is
     none. ``preempts``: other jobs may be evicted or moved so that this one starts. ``mutations``
     are what policies have set in the document, ``mutated`` the fields here that differ by that.
+    ``array_count`` is one more than the highest index. The other sets of elements are as
+    ``index_ranges`` writes them: ``array_indexes`` those of the array and ``array_only`` those of
+    this run, empty for all.
     """
 
     name: str
@@ -233,6 +238,10 @@ class Job(msgspec.Struct, frozen=True):
     mutated: tuple[str, ...] = ()
     submitted: SubmitPlace = NOWHERE
     modules: tuple[str, ...] = ()
+    array_indexes: str = ""
+    array_only: str = ""
+    array_cancelled: str = ""
+    array_held: str = ""
 
     def tolerates(self, taint: "Taint") -> bool:
         """Return True if the job accepts a taint."""
@@ -269,8 +278,21 @@ class Job(msgspec.Struct, frozen=True):
 
     @property
     def element_count(self) -> int:
-        """Number of array elements; 1 if the job is no array."""
+        """One more than the highest index of an array element; 1 if the job is no array."""
         return 1 if self.array_count is None else self.array_count
+
+    @property
+    def run_elements(self) -> Sequence[int]:
+        """Elements of this run, in order."""
+        chosen = self.array_only or self.array_indexes
+        return index_ranges.parse(chosen) if chosen else range(self.element_count)
+
+    @property
+    def array_indexes_all(self) -> Sequence[int]:
+        """Indexes of the array in whatever run, in order."""
+        if self.array_indexes:
+            return index_ranges.parse(self.array_indexes)
+        return range(self.element_count)
 
     def element_text(self, element: int) -> str:
         """Return an array element as the subject of a sentence, or the job if it is no array."""

@@ -21,7 +21,7 @@ from reconciler.model.documents.fields import (
     TopologyLevel,
     doc,
 )
-from reconciler.model.values import quantities
+from reconciler.model.values import index_ranges, quantities
 
 ENVIRONMENT_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(?!\n)$"
 EnvironmentName = Annotated[str, msgspec.Meta(pattern=ENVIRONMENT_PATTERN)]
@@ -178,12 +178,39 @@ class TaskGroupSpec(DocumentPart, frozen=True):
     ] = {}
 
 
+Indexes = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[0-9]+(-[0-9]+(:[0-9]+)?)?(,[0-9]+(-[0-9]+(:[0-9]+)?)?)*(?!\n)$",
+        min_length=1,
+        max_length=index_ranges.TEXT_MAX,
+    ),
+]
+
+
 class ArraySpec(DocumentPart, frozen=True):
     """The same work several times, with an index in `MUSTER_ARRAY_INDEX`."""
 
     count: Annotated[
-        int, doc("Number of array elements, with indexes from 0.", example=16, ge=1, le=100_000)
-    ]
+        Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None,
+        doc("Number of array elements, with indexes from 0. Either this or `indexes`.", example=16),
+    ] = None
+    indexes: Annotated[
+        Indexes | None,
+        doc("Indexes of its elements, instead of `count`: ranges and steps.", example="1,5-9:2"),
+    ] = None
+    only: Annotated[
+        Indexes | None,
+        doc("Elements of this run; `muster rerun 'sweep[3]'` sets it. Default: all.", example="3"),
+    ] = None
+    cancelled: Annotated[
+        Indexes | None,
+        doc("Elements that are stopped for good; `muster cancel 'sweep[3]'` adds.", example="3,7"),
+    ] = None
+    held: Annotated[
+        Indexes | None,
+        doc("Elements that stop and do not start; `muster hold 'sweep[3]'` adds.", example="0-4"),
+    ] = None
     parallelism: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None,
         doc("Most elements that run at once. Default: all that fit.", example=4),

@@ -142,7 +142,9 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
     checkpoint of an earlier attempt. ``hold``: fetch what it needs, report that it is ready, and
     start when ``hold`` is no longer set. ``saves_every_s`` is the declared checkpoint interval,
     None: unknown; only shown. ``proof`` is known to the node alone, which stores it and reports it
-    back: it proves that the attempt was assigned to this node.
+    back: it proves that the attempt was assigned to this node. ``array_count`` is the number of
+    elements of its array, ``array_bounds`` their lowest and highest index if those are not the
+    first numbers from 0.
     """
 
     attempt: str
@@ -164,6 +166,7 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
     hold: bool = False
     saves_every_s: int | None = None
     proof: str = ""
+    array_bounds: tuple[int, int] | None = None
 
     @property
     def reachable(self) -> tuple[int, ...]:

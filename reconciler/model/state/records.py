@@ -26,13 +26,14 @@ from reconciler.model.state.pending_reasons import Reason
 from reconciler.model.state.scheduler_state import NOTHING, SchedulerState
 from reconciler.model.state.states import (
     ELEMENT_CODE,
+    ELEMENT_CODES,
     FINISHED_JOB_STATES,
     AttemptState,
     EndReason,
     JobState,
     NodeState,
 )
-from reconciler.model.values import run_set
+from reconciler.model.values import index_ranges, run_set
 from reconciler.model.values.resources import Resources
 
 
@@ -107,9 +108,19 @@ class JobRecord(msgspec.Struct, frozen=True):
         return self.removed or self.spec.deadline is not None or self.spec.suspend is not held
 
     def element_state_counts(self) -> dict[JobState, int]:
-        """Number of elements by state, without zeros."""
+        """Number of elements of this run by state, without zeros."""
         counts = {state: self.elements.count(code) for state, code in ELEMENT_CODE.items()}
+        if self.spec.array_only or self.spec.array_indexes:  # the others count as done
+            counts[JobState.SUCCEEDED] -= len(self.elements) - len(self.spec.run_elements)
         return {state: count for state, count in counts.items() if count}
+
+    def elements_by_state(self) -> dict[JobState, str]:
+        """Elements of this run by state, as ``index_ranges`` writes them."""
+        found: dict[int, list[int]] = {}
+        for element in self.spec.run_elements:
+            found.setdefault(self.elements[element], []).append(element)
+        states = ((ELEMENT_CODES[code], of) for code, of in sorted(found.items()))
+        return {state: index_ranges.fold(of) for state, of in states}
 
 
 class RunHolder(msgspec.Struct, frozen=True):

@@ -27,6 +27,13 @@ DONE = {
     "suspend": "suspended",
     "resume": "resumed",
 }
+#: What was done to elements of an array, by the verb.
+DONE_TO_ELEMENTS = {
+    "cancel": "cancelled",
+    "hold": "held",
+    "release": "released",
+    "rerun": "run again",
+}
 #: The word for a finished change, by its verb.
 WORDS = {**DONE, "submit": "submitted"}
 
@@ -73,13 +80,15 @@ class Submit(msgspec.Struct, frozen=True):
 class Act(msgspec.Struct, frozen=True):
     """Something to be done to a job or queue that is there, or to a held change (its digest).
 
-    ``fresh``: a job that runs again does not go on from earlier checkpoints.
+    ``fresh``: a job that runs again does not go on from earlier checkpoints. ``elements``: of the
+    job's array that are meant; empty: the whole job.
     """
 
     verb: remote_changes.ChangeVerb
     name: str
     reason: str = ""
     fresh: bool = False
+    elements: str = ""
 
 
 class DrainRequest(msgspec.Struct, frozen=True):

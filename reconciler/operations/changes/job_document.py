@@ -36,6 +36,7 @@ class JobOptions(msgspec.Struct, frozen=True):
     priority_class: str | None = None
     time_limit: str | None = None
     array: int | None = None
+    indexes: str | None = None
     parallelism: int | None = None
     framework: str | None = None
     checkpoint: dict[str, str] = {}
@@ -74,8 +75,10 @@ def job_document(options: JobOptions) -> dict[str, object]:
         "submitted": _submitted(options.submitted),
     }
     spec.update({key: value for key, value in written.items() if value is not None})
-    if options.array is not None:
-        array = {"count": options.array}
+    if options.array is not None or options.indexes is not None:
+        array: dict[str, object] = (
+            {"count": options.array} if options.indexes is None else {"indexes": options.indexes}
+        )
         if options.parallelism is not None:
             array["parallelism"] = options.parallelism
         spec["array"] = array

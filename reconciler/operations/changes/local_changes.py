@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from reconciler.changes import requests, yaml_edit
+from reconciler.changes import array_edits, requests, yaml_edit
 from reconciler.changes.clone import files, working_clone
 from reconciler.model.rules import review_findings
 from reconciler.model.state import states
@@ -259,8 +259,14 @@ def _act_at(
         body["dry_run"] = True
     if fresh:
         body["fresh"] = True
+    parts = {one.name: one for one in acts if isinstance(one, change_requests.Act) and one.elements}
+    if parts:
+        body["elements"] = {name: one.elements for name, one in parts.items()}
     answer = api.post("/v1/changes", body)
-    return [_done(item, _told(verb, dry_run=dry_run)) for item in answer["items"]]
+    return [
+        _done(item, _told(parts.get(str(item["name"]), acts[0]), dry_run=dry_run))
+        for item in answer["items"]
+    ]
 
 
 def _done(item: dict[str, Any], message: str) -> change_requests.ChangeResult:
@@ -317,9 +323,9 @@ def _in_clone(
             return submission.submit(change, clone, dry_run=dry_run, standing=standing)
         if isinstance(change, change_requests.DrainRequest):
             return _drain(change, clone, dry_run=dry_run)
-        if change.verb == "hold" and endpoint is not None:
-            _require_unfinished(change.name, clone, endpoint)
-        message = _told(change.verb, dry_run=dry_run) + _resuming(change, clone)
+        if change.verb in {"hold", "rerun"} and endpoint is not None:
+            _require_state(change, clone, endpoint)
+        message = _told(change, dry_run=dry_run) + _resuming(change, clone)
         held_at = _held_at(change.name, target.standing)
         outcome = _act(change, clone, held_at=held_at, dry_run=dry_run)
         already = requests.IS_HELD if change.verb == "hold" else change_requests.UNCHANGED
@@ -375,8 +381,13 @@ def _left(
     ) from missing
 
 
-def _told(verb: remote_changes.ChangeVerb, *, dry_run: bool) -> str:
+def _told(change: change_requests.Act | change_requests.DrainRequest, *, dry_run: bool) -> str:
     """Return the message of a verb that succeeded."""
+    verb = change.verb
+    if isinstance(change, change_requests.Act) and change.elements:
+        done = change_requests.DONE_TO_ELEMENTS[verb]
+        would = ("would " if verb == "rerun" else "would be ") if dry_run else ""
+        return f"elements {change.elements} {would}{done}"
     if not dry_run:
         return change_requests.DONE[verb]
     return "would run again" if verb == "rerun" else f"would be {change_requests.DONE[verb]}"
@@ -386,23 +397,37 @@ def _resuming(change: change_requests.Act, clone: working_clone.Clone) -> str:
     """Return what to add to the message about a job that runs again."""
     if change.verb != "rerun":
         return ""
-    rerun = rerun_edit.Rerun(fresh=change.fresh)
+    rerun = rerun_edit.Rerun(fresh=change.fresh, elements=change.elements)
     rerun(clone.files.document("Job", change.name))
     return f", {rerun.says}" if rerun.says else ""
 
 
-def _require_unfinished(
-    name: str, clone: working_clone.Clone, endpoint: endpoints.Endpoint
+def _require_state(
+    change: change_requests.Act, clone: working_clone.Clone, endpoint: endpoints.Endpoint
 ) -> None:
-    """Raise ChangeError if the run of the document has ended, as far as is known."""
+    """Check that a run that is held has not ended, and one whose elements run again has, as far
+    as is known.
+
+    Raises:
+        ChangeError: it has, or has not.
+        ConflictError: elements of it are alive.
+    """
+    name = change.name
+    if change.verb == "rerun" and not change.elements:
+        return
     run = rerun_edit.run_of(clone.files.document("Job", name))
     try:
         with api_client.ApiClient(endpoint, timeout_s=LOOK_S) as api:
             known = api.get(f"/v1/jobs/{name}")["job"]
     except (api_client.ApiError, endpoints.EndpointError):
         return  # a clone can be worked in without a controller
-    if known["run"] == run and known["state"] in states.FINISHED_JOB_STATES:
-        last = pusher.LastRun(run, known["state"])
+    is_over = known["state"] in states.FINISHED_JOB_STATES
+    last = pusher.LastRun(run, known["state"] if is_over else "")
+    if known["run"] != run:
+        return
+    if change.verb == "rerun":
+        pusher.require_elements_over(name, last)
+    elif is_over:
         raise change_requests.ChangeError(pusher.finished(name, last))
 
 
@@ -424,6 +449,13 @@ def _act(
         pusher.require_digest(name)
         subject = requests.approval_subject(name, change.reason)
         return clone.approve(subject, name, held_at=held_at, dry_run=dry_run)
+    if change.elements:
+        edit = array_edits.edit(change.verb, change.elements)
+        if change.verb == "rerun":
+            edit = rerun_edit.Rerun(fresh=change.fresh, elements=change.elements)
+        fields = edit(clone.files.document("Job", name))
+        message = f"{change.verb.capitalize()} Job/{name}[{change.elements}]{because}"
+        return clone.set_fields("Job", name, fields, message=message, dry_run=dry_run)
     if change.verb == "cancel":
         message = f"Cancel Job/{name}{because}"
         try:
@@ -434,12 +466,13 @@ def _act(
             raise
     if change.verb in ("suspend", "resume"):
         return suspension.put(clone, name, change.reason, verb=change.verb, dry_run=dry_run)
-    fields: requests.Fields = pusher.RELEASE_FIELDS
-    if change.verb == "rerun":
+    if change.verb == "release":
+        fields = pusher.release_fields(clone.files.document("Job", name))
+    elif change.verb == "rerun":
         if left := clone.history.left_behind(f"Rerun Job/{name}"):
             return _pushed_again(clone, left, dry_run=dry_run)
         fields = rerun_edit.Rerun(fresh=change.fresh)(clone.files.document("Job", name))
-    elif change.verb == "hold":
+    else:
         fields = pusher.hold_fields(clone.files.document("Job", name), change.reason)
     message = f"{change.verb.capitalize()} Job/{name}{because}"
     return clone.set_fields("Job", name, fields, message=message, dry_run=dry_run)
@@ -460,7 +493,7 @@ def _drain(
 ) -> list[change_requests.ChangeResult]:
     """Drain and undrain: the overrides of the pools that declare the nodes."""
     because = f": {change.reason}" if change.reason else ""
-    told, done = _told(change.verb, dry_run=dry_run), []
+    told, done = _told(change, dry_run=dry_run), []
     for one in node_drain.overrides(change.verb, change.nodes, change.reason, clone):
         fields: requests.Fields = ((("spec", "overrides"), one.overrides or yaml_edit.REMOVED),)
         message = f"{node_drain.subject(change.verb, one.nodes)}{because}"

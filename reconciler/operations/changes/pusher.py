@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from reconciler.changes import requests, yaml_edit
+from reconciler.changes import array_edits, requests, yaml_edit
 from reconciler.changes.writer import commit_writer, refused_copies
 from reconciler.core.safety import digests
 from reconciler.desired.documents import object_changes
@@ -203,13 +203,17 @@ class GitPusher:
     def _request(self, change: SubmittedDocument) -> requests.Request:
         author = person(change.identity)
         name, reason, below = change.name, change.reason, change.below
-        subject = f"{change.verb.capitalize()} Job/{name}"
+        of = f"[{change.elements}]" if change.elements else ""
+        subject = f"{change.verb.capitalize()} Job/{name}{of}"
         if change.verb == "submit":
             waited = (change.submission, change.waited_since)
             return requests.AddJob(change.text, name, author, None, *waited)
         if change.verb == "approve":
             require_digest(name)
             return requests.Approve(name, author, reason, self._held_at(name))
+        if change.elements and change.verb in array_edits.EDITS:
+            edit = array_edits.edit(change.verb, change.elements)
+            return requests.ReviseObject("Job", name, edit, author, reason, subject, below)
         if change.verb == "cancel":
             return requests.RemoveObject("Job", name, author, reason, subject, below, "all")
         if change.verb == "prune":
@@ -222,11 +226,13 @@ class GitPusher:
             fields = suspension.fields(change.verb)
             subject = f"{change.verb.capitalize()} {kind}/{found}".rstrip("/")
             return requests.EditObject(kind, found, fields, author, reason, subject)
-        revise: Callable[[_Document], requests.Fields] = _releasing
+        revise: Callable[[_Document], requests.Fields] = release_fields
         if change.verb == "hold":
             revise = self._holding(name, reason)
         elif change.verb == "rerun":
-            revise = rerun_edit.Rerun(fresh=change.fresh)
+            revise = rerun_edit.Rerun(fresh=change.fresh, elements=change.elements)
+            if change.elements:
+                require_elements_over(name, self._last_runs(name))
         return requests.ReviseObject("Job", name, revise, author, reason, subject, below)
 
     def _draining_request(
@@ -320,15 +326,26 @@ def hold_fields(document: _Document, reason: str) -> requests.Fields:
     )
 
 
-#: What leaves the document of a job that is released.
-RELEASE_FIELDS: requests.Fields = (
-    (("spec", "suspend"), yaml_edit.REMOVED),
-    (("spec", "suspendReason"), yaml_edit.REMOVED),
-)
+def release_fields(document: _Document) -> requests.Fields:
+    """Return what leaves the document of a job that is released, with all its elements."""
+    return (
+        (("spec", "suspend"), yaml_edit.REMOVED),
+        (("spec", "suspendReason"), yaml_edit.REMOVED),
+        *array_edits.all_released(document),
+    )
 
 
-def _releasing(_document: _Document) -> requests.Fields:
-    return RELEASE_FIELDS
+def require_elements_over(name: str, last: LastRun | None) -> None:
+    """Refuse to run elements again while others of the run are alive, which that would end.
+
+    Raises:
+        ConflictError: the last known run has not ended.
+    """
+    if last is not None and not last.finished_as:
+        raise requests.ConflictError(
+            f"run {last.run} of Job/{name} has not ended, and elements run again in a run of their "
+            f"own. To fix: `muster wait {name}` before, or cancel it"
+        )
 
 
 def overrides_of(document: _Document) -> list[Mapping[str, Any]]:

@@ -76,6 +76,7 @@ class SubmittedDocument(msgspec.Struct, frozen=True):
         above: the caller is above the rules of Access, as an administrator's token is.
         warnings: problems of the document that do not refuse it, a sentence each.
         fresh: for ``rerun``: the run does not go on from earlier checkpoints.
+        elements: of the job's array that the verb is for; empty: the whole job.
         submission: identifies a submission that may wait for git; empty: it can't.
         waited_since: when it came, in seconds since the epoch, if it waits; 0: it does not.
     """
@@ -95,6 +96,7 @@ class SubmittedDocument(msgspec.Struct, frozen=True):
     fresh: bool = False
     submission: str = ""
     waited_since: float = 0.0
+    elements: str = ""
 
 
 class RemoteChangeResult(msgspec.Struct, frozen=True):

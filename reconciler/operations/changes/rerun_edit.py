@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from reconciler.changes import requests, yaml_edit
+from reconciler.changes import array_edits, requests, yaml_edit
 from reconciler.desired.documents import document_reader
 from reconciler.model.state import identifiers
 from reconciler.model.values import found_values
@@ -54,10 +54,12 @@ class Rerun:
 
     Args:
         fresh: it begins afresh.
+        elements: of its array that run again; empty: all.
     """
 
-    def __init__(self, *, fresh: bool) -> None:
+    def __init__(self, *, fresh: bool, elements: str = "") -> None:
         self._fresh = fresh
+        self._elements = elements
         #: What it makes of the job, for whoever asked; empty before it was called.
         self.says = ""
 
@@ -65,10 +67,14 @@ class Rerun:
         """Return the fields to set.
 
         Raises:
-            ConflictError: the document is not one of a job.
+            ConflictError: the document is not one of a job, or has no such elements.
         """
         run, resumes = run_of(document), resumed_run(document)
         fields: requests.Fields = ((("spec", "run"), run + 1),)
+        if self._elements:
+            fields += array_edits.rerunning(document, self._elements)
+        else:
+            fields += array_edits.whole_run(document)
         if resumes and not self._fresh:
             name, number, _ = resumes.split(".")
             of_job = "" if name == document["metadata"]["name"] else f" of {name}"

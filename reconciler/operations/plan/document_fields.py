@@ -124,6 +124,10 @@ def _duration(seconds: float) -> str:
     return quantities.format_duration(int(seconds))
 
 
+def _unless_empty(value: Any) -> str | None:
+    return value or None
+
+
 def _unless_zero(show: Callable[[Any], str]) -> Callable[[Any], str | None]:
     """Return the text of a number, or none for 0, which means that nobody wrote it."""
     return lambda value: show(value) if value else None
@@ -258,6 +262,10 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.StagingSpec, "outs"): ("outputs", None),
     (desired.Job, "preempts"): ("priorityClass", _choice("may evict others", "evicts nobody")),
     (desired.Job, "array_count"): ("array.count", None),
+    (desired.Job, "array_indexes"): ("array.indexes", _unless_empty),
+    (desired.Job, "array_only"): ("array.only", _unless_empty),
+    (desired.Job, "array_cancelled"): ("array.cancelled", _unless_empty),
+    (desired.Job, "array_held"): ("array.held", _unless_empty),
     (desired.Job, "parallelism"): ("array.parallelism", None),
     (desired.Job, "deadline"): ("deadline", times.format_time),
     (desired.Job, "grace_s"): ("terminationGrace", _duration),
@@ -481,7 +489,7 @@ def _job_summary(job: desired.Job) -> str:
     ]
     what = " + ".join(groups)
     if job.array_count is not None:
-        what = f"{job.array_count} x [{what}]"
+        what = f"{len(job.run_elements)} x [{what}]"
     limit = "no time limit"
     if job.time_limit_s is not None:
         limit = f"up to {quantities.format_duration(job.time_limit_s)}"

@@ -248,7 +248,7 @@ def _of_state(request: SimulationRequest) -> Prepared:
     wanted = msgspec.structs.replace(wanted, structure=structure)
     nodes = sum(len(pool.nodes) for pool in pools.values())
     total = len(wanted.jobs)
-    elements = sum(job.element_count for job in wanted.jobs.values())
+    elements = sum(len(job.run_elements) for job in wanted.jobs.values())
     of_elements = f" ({_counted(elements, 'element')})" if elements != total else ""
     name = _shown(request.source)
     title = f"{name}: {_counted(total, 'job')}{of_elements} on {_counted(nodes, 'node')}"

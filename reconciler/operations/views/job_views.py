@@ -170,7 +170,7 @@ def job_view(
     array = spec.array_count is not None
     takes = sum(
         (group.resources.times(group.count) for group in spec.groups), start=Resources()
-    ).times(spec.element_count)
+    ).times(len(spec.run_elements))
     waits = of.state in {JobState.PENDING, JobState.HELD}
     return view_types.JobView(
         name=spec.name,

@@ -159,6 +159,7 @@ class JobView(json_format.View, frozen=True):
     below the nodes' shared folder. ``estimatedStart`` uses typical run times, so it may be earlier;
     with ``startTakesBack`` other queues have to return borrowed capacity by then. ``tasks`` is set
     for elastic jobs, over all groups; null for others, and for arrays, whose elements are gangs.
+    ``elementIndexes`` has the elements of an array by state, such as `0-3,7`; it is empty in lists.
     """
 
     name: str
@@ -189,6 +190,7 @@ class JobView(json_format.View, frozen=True):
     key: str = ""
     checkpoint_folder: str = ""
     set_by_policy: list[FieldMutationView] = []
+    element_indexes: dict[str, str] = {}
 
 
 class NodeUsageView(json_format.View, frozen=True):

@@ -7,7 +7,8 @@ from litestar import Request, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody
 
-from reconciler.operations.changes import remote_changes
+from reconciler.model.values import index_ranges
+from reconciler.operations.changes import change_requests, remote_changes
 from reconciler.operations.views import job_views
 from reconciler.server import errors
 from reconciler.server.auth import authentication, authorization, csrf
@@ -35,7 +36,8 @@ class ChangeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``queue/NAME`` for ``suspend`` and ``resume``), and what is asked.
 
     ``dry_run``: nothing is written; the answer is what it would be, without a commit. ``fresh``:
-    jobs that run again do not go on from their earlier checkpoints.
+    jobs that run again do not go on from their earlier checkpoints. ``elements``: of jobs that are
+    arrays, by name, those that are meant, such as `1,3-5`; without it the whole job.
     """
 
     verb: remote_changes.ChangeVerb
@@ -43,6 +45,7 @@ class ChangeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str = ""
     dry_run: bool = False
     fresh: bool = False
+    elements: dict[str, str] = {}
 
 
 @post(
@@ -116,6 +119,7 @@ async def change(
     require_count(data.names, SUBJECTS_MAX)
     names = authorization.canonical_names(data.verb, data.names)
     require_count(names, SUBJECTS_MAX)
+    _check_elements(data)
     changes = [
         remote_changes.SubmittedDocument(
             data.verb,
@@ -124,11 +128,32 @@ async def change(
             reason=data.reason,
             dry_run=data.dry_run,
             fresh=data.fresh and data.verb == "rerun",
+            elements=data.elements.get(name, ""),
         )
         for name in names
     ]
     results = await intake.push(change_review.ChangesUnderReview(caller, changes))
     return results if data.dry_run else await intake.judged(results, data.verb)
+
+
+def _check_elements(data: ChangeRequest) -> None:
+    """Refuse elements that no verb, name or array can have.
+
+    Raises:
+        Failure: 400, with what was found and expected.
+    """
+    if data.elements and data.verb not in change_requests.DONE_TO_ELEMENTS:
+        expected = ", ".join(change_requests.DONE_TO_ELEMENTS)
+        raise errors.Failure(400, f"elements: found {data.verb}, expected one of {expected}")
+    if unknown := sorted(data.elements.keys() - set(data.names)):
+        raise errors.Failure(400, f"elements: found {unknown[0]!r}, expected a name of this change")
+    for name, text in data.elements.items():
+        if not text:
+            raise errors.Failure(400, f"elements of {name}: expected {index_ranges.EXPECTED}")
+        try:
+            index_ranges.parse(text)
+        except index_ranges.IndexRangeError as error:
+            raise errors.Failure(400, f"elements of {name}: {error}") from None
 
 
 HANDLERS: list[Any] = [submit, rehearse, change]

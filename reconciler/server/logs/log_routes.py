@@ -17,7 +17,7 @@ from litestar.response import Stream
 
 from reconciler.model.protocol import report_bounds
 from reconciler.model.state import records
-from reconciler.model.values import times
+from reconciler.model.values import index_ranges, times
 from reconciler.operations.audit import access_audit
 from reconciler.operations.views import json_format
 from reconciler.server import errors
@@ -79,10 +79,11 @@ def _check(
     Raises:
         Failure: says which, and why.
     """
-    if (element or 0) >= job.spec.element_count:
-        raise errors.Failure(
-            404, f"job {job.name} has the elements 0 to {job.spec.element_count - 1}, not {element}"
-        )
+    spec = job.spec
+    if element is not None and element not in spec.run_elements:
+        known = index_ranges.fold(spec.run_elements)
+        has = f"run {spec.run} of job {job.name} has" if spec.array_only else f"job {job.name} has"
+        raise errors.Failure(404, f"{has} the elements {known}, not {element}")
     if widely and follow:
         raise errors.Failure(
             400, "only one task of one element can be followed: leave out `widely`"
@@ -160,11 +161,12 @@ async def logs(
         authentication.note(access_log, "LogsRead", request, f"of {job.spec.owner}")
     group, index = task_of(job, task)
     _check(job, element, follow=follow, widely=widely)
+    chosen = job.spec.run_elements[0] if element is None else element
     begins, ends = _moment("since", since), _moment("until", until)
     wanted = log_output.LogSelection(
         name,
         job.key,
-        element or 0,
+        chosen,
         group,
         index,
         attempt,

@@ -141,7 +141,7 @@ class _Ledger:
         """Expect a job; ``runs_s`` returns the duration of the work of each element."""
         self._enough[job.name] = {group.name: group.least for group in job.groups}
         size = sum(group.count * self._units(group.resources) for group in job.groups)
-        for element in range(job.element_count):
+        for element in job.run_elements:
             name = job.name if job.array_count is None else f"{job.name}[{element}]"
             self.elements[job.name, element] = trace_results.JobResult(
                 name, job.queue, size, submit_s, runs_s(job.name, element)
@@ -303,7 +303,7 @@ def _starts_reported_within_s(arrivals: Sequence[tuple[float, desired.Job]], run
         float(job.time_limit_s)
         for _, job in arrivals
         if job.time_limit_s is not None
-        and any(runs_s(job.name, n) > job.time_limit_s for n in range(job.element_count))
+        and any(runs_s(job.name, n) > job.time_limit_s for n in job.run_elements)
     )
     return min(START_REPORT_WITHIN_S, min(ending, default=math.inf))
 
@@ -416,7 +416,7 @@ def drawn_runs(wanted: desired.Desired, seed: int, default_s: float) -> Runs:
     for name in sorted(wanted.jobs):
         job = wanted.jobs[name]
         limit_s = float(job.time_limit_s or default_s)
-        for element in range(job.element_count):
+        for element in job.run_elements:
             drawn[name, element] = limit_s * chance.uniform(0.1, 1.0)
     return lambda job, element: drawn[job, element]
 

@@ -7,9 +7,8 @@ import pytest
 import typer
 
 from reconciler.cli import array_elements
-from reconciler.cli.changes import job_verbs
 from reconciler.cli.cluster import inspect_commands
-from reconciler.cli.jobs import explain, jobs_command, plot, show, wait
+from reconciler.cli.jobs import explain, job_verbs, jobs_command, plot, show, wait
 
 if TYPE_CHECKING:
     from reconciler.operations.client import api_client
@@ -140,11 +139,42 @@ def test_two_elements_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("hog", ("hog", "")),
+        ("hog[2]", ("hog", "2")),
+        ("hog[7,1-3]", ("hog", "1-3,7")),
+        ("hog[0-8:2]", ("hog", "0-8:2")),
+    ],
+)
+def test_a_name_means_a_job_or_some_of_its_elements(
+    written: str, expected: tuple[str, str]
+) -> None:
+    assert array_elements.parse_set(written) == expected
+
+
+@pytest.mark.parametrize("written", ["hog[", "hog[x]", "hog[3-1]", "hog[]", "[3]", "ho*[3]"])
+def test_what_means_no_elements_is_wrong_usage(
+    written: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit) as left:
+        job_verbs.cancel([written])
+    assert left.value.exit_code == 64
+    assert written in capsys.readouterr().err
+
+
+def test_a_job_and_elements_of_it_are_not_named_together(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(typer.Exit) as left:
+        job_verbs.hold(["hog[1]", "hog"])
+    assert left.value.exit_code == 64
+    assert "hog is named as a whole and by elements" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
     ("command", "call"),
     [
-        ("cancel", job_verbs.cancel),
-        ("hold", job_verbs.hold),
-        ("rerun", job_verbs.rerun),
         ("wait", wait.wait),
         ("jobs", jobs_command.jobs),
     ],

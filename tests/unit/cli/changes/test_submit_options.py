@@ -114,18 +114,32 @@ def test_a_script_goes_along_with_its_arguments(
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("10", (10, None)), ("0-9", (10, None)), ("0-0", (1, None)), ("0-9%4", (10, 4))],
+    [
+        ("10", (10, None, None)),
+        ("0-9", (10, None, None)),
+        ("0-0", (1, None, None)),
+        ("0-9%4", (10, 4, None)),
+        ("1,3,5", (None, None, "1-5:2")),
+        ("5-9", (None, None, "5-9")),
+        ("1-9:2", (None, None, "1-9:2")),
+        ("1,3,5-9:2%4", (None, 4, "1-9:2")),
+        ("2,0-1%1", (3, 1, None)),
+    ],
 )
-def test_an_array_is_a_count_or_a_range(text: str, expected: tuple[int, int | None]) -> None:
+def test_an_array_is_a_count_or_indexes(
+    text: str, expected: tuple[int | None, int | None, str | None]
+) -> None:
     problems: list[str] = []
-    assert submit_options.parse_array(text, problems) == expected
+    assert tuple(submit_options.parse_array(text, problems)) == expected
     assert not problems
 
 
-@pytest.mark.parametrize("text", ["", "ten", "1-10", "0-9:2", "1,3", "-1", "10%2", "0-9%"])
-def test_other_indices_are_refused(text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["", "ten", "9-1", "0-9:0", "1,", "-1", "10%2", "0-9%", "100000,1"]
+)
+def test_other_indexes_are_refused(text: str) -> None:
     problems: list[str] = []
-    assert submit_options.parse_array(text, problems) == (None, None)
+    assert submit_options.parse_array(text, problems) == submit_options.ArrayOption()
     assert "expected a number of elements such as 10" in problems[0]
 
 

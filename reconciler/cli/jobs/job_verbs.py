@@ -26,6 +26,8 @@ LISTED_MAX = 20
 
 _OVER = frozenset(state.value for state in states.FINISHED_JOB_STATES)
 _ALIVE = frozenset(job_selection.STATES) - _OVER
+#: What `--failed` selects, of jobs and of elements.
+_FAILED = (states.JobState.FAILED.value, states.JobState.TIMED_OUT.value)
 #: The states of jobs to which a selection may do something, by verb.
 _STATES: dict[remote_changes.ChangeVerb, frozenset[str]] = {
     "cancel": _ALIVE,
@@ -37,7 +39,7 @@ _STATES: dict[remote_changes.ChangeVerb, frozenset[str]] = {
 Names = Annotated[
     list[str] | None,
     typer.Argument(
-        help="Names of jobs; * and ? are wildcards.",
+        help="Names of jobs; * and ? are wildcards. JOB[1-3,7] means elements of an array.",
         autocompletion=completion.jobs,
         callback=context.require_name,
     ),
@@ -78,6 +80,8 @@ def cancel(
 
     Example: muster cancel 'sweep-*' --mine --state Pending
 
+    Example: muster cancel 'array[3,7-9]'
+
     Example: muster cancel train --override --for 2h --reason "fills the disk; git is down"
     """
     overrides.check_options(override=override, lasts=lasts, dry_run=dry_run)
@@ -85,9 +89,11 @@ def cancel(
     filters = job_selection.Filters(queue, state, owner, labels, mine)
     chosen = _chosen("cancel", names or [], filters, place, asks=not (yes or dry_run))
     if override:
-        overrides.make_overrides("cancel", chosen, reason, lasts, (server, token_file))
+        if any(chosen.values()):
+            terminal.fail("--override cancels whole jobs, not elements", terminal.USAGE)
+        overrides.make_overrides("cancel", list(chosen), reason, lasts, (server, token_file))
         return
-    submit.change_all("cancel", chosen, reason, place, dry_run=dry_run)
+    submit.change_all("cancel", list(chosen), reason, place, dry_run=dry_run, elements=chosen)
 
 
 def hold(
@@ -118,7 +124,7 @@ def hold(
     place = submit.Place(clone, server, token_file, with_local)
     filters = job_selection.Filters(queue, state, owner, labels, mine)
     chosen = _chosen("hold", names or [], filters, place, asks=not (yes or dry_run))
-    submit.change_all("hold", chosen, reason, place, dry_run=dry_run)
+    submit.change_all("hold", list(chosen), reason, place, dry_run=dry_run, elements=chosen)
 
 
 def release(
@@ -149,7 +155,7 @@ def release(
     place = submit.Place(clone, server, token_file, with_local)
     filters = job_selection.Filters(queue, state, owner, labels, mine)
     chosen = _chosen("release", names or [], filters, place, asks=not (yes or dry_run))
-    submit.change_all("release", chosen, reason, place, dry_run=dry_run)
+    submit.change_all("release", list(chosen), reason, place, dry_run=dry_run, elements=chosen)
 
 
 def rerun(
@@ -158,6 +164,9 @@ def rerun(
     *,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Do not go on from earlier checkpoints.")
+    ] = False,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Only failed jobs, and of arrays the failed elements.")
     ] = False,
     queue: job_selection.Queue = None,
     state: job_selection.State = None,
@@ -174,50 +183,63 @@ def rerun(
     """Run jobs again that have ended.
 
     Raises spec.run in their YAML, in a commit. Wildcards and filters select among jobs that have
-    ended, and are confirmed. A job with checkpoints goes on from those of the run before: see
-    spec.resumeFrom. Logs of earlier runs are kept: `muster logs --run`.
+    ended, and are confirmed. Elements of an array run again in a run without the others. A job with
+    checkpoints goes on from those of the run before: see spec.resumeFrom. Logs of earlier runs are
+    kept: `muster logs --run`.
 
     Example: muster rerun train
 
     Example: muster rerun train --fresh
 
-    Example: muster rerun 'sweep-*' --state Failed
+    Example: muster rerun 'array[3]'
+
+    Example: muster rerun 'sweep-*' --failed
     """
     place = submit.Place(clone, server, token_file, with_local)
     filters = job_selection.Filters(queue, state, owner, labels, mine)
-    chosen = _chosen("rerun", names or [], filters, place, asks=not (yes or dry_run))
-    submit.change_all("rerun", chosen, reason, place, dry_run=dry_run, fresh=fresh)
+    chosen = _chosen("rerun", names or [], filters, place, asks=not (yes or dry_run), failed=failed)
+    submit.change_all(
+        "rerun", list(chosen), reason, place, dry_run=dry_run, elements=chosen, fresh=fresh
+    )
 
 
 def _chosen(
     verb: remote_changes.ChangeVerb,
-    names: list[str],
+    written: list[str],
     filters: job_selection.Filters,
     place: submit.Place,
     *,
     asks: bool,
-) -> list[str]:
-    """Return the names of the jobs to act on, confirmed if they were selected. Exit if none is.
+    failed: bool = False,
+) -> dict[str, str]:
+    """Return the jobs to act on, each with the elements that are meant, empty for all.
+
+    Exit if there is none, or if a selection is not confirmed.
 
     Args:
         verb: what is to be done.
-        names: as written; those without wildcards, and without a filter, are taken as they are.
+        written: names; those without wildcards, and without a filter, are taken as they are.
         filters: of this command.
         place: where the change is made; the controller there is asked for jobs.
         asks: whether a selection is confirmed.
+        failed: only failed jobs, and of arrays their failed elements.
     """
-    array_elements.require_whole_jobs(
-        verb, [one for one in names if not job_selection.is_pattern(one)]
-    )
-    if filters == job_selection.Filters() and not any(map(job_selection.is_pattern, names)):
-        if not names:
-            terminal.fail(
-                f"no job to {verb}: expected names, or a filter such as --mine or --state",
-                terminal.USAGE,
-            )
-        return list(dict.fromkeys(names))
-    chosen = _selected(verb, names, filters, place)
-    terminal.note(_listed(chosen))
+    named = _named(written)
+    is_selection = filters != job_selection.Filters() or any(map(job_selection.is_pattern, named))
+    if not named and not is_selection:
+        terminal.fail(
+            f"no job to {verb}: expected names, or a filter such as --mine or --state",
+            terminal.USAGE,
+        )
+    chosen = named
+    if is_selection:
+        selected = _selected(verb, list(named), filters, place)
+        chosen = {name: named.get(name, "") for name in selected}
+    if failed:
+        chosen = _failed(chosen, place)
+    if not is_selection:
+        return chosen
+    terminal.note(_listed([f"{name}[{of}]" if of else name for name, of in chosen.items()]))
     many = terminal.counted(len(chosen), "job")
     if asks and not sys.stdin.isatty():  # a script's input is not an answer
         terminal.fail(
@@ -228,6 +250,42 @@ def _chosen(
     if asks and not terminal.confirmed(f"{verb.capitalize()} {many}?"):
         terminal.fail("nothing was changed")
     return chosen
+
+
+def _named(written: list[str]) -> dict[str, str]:
+    """Return names of jobs with the elements that they name. Exit if a name contradicts another."""
+    found: dict[str, str] = {}
+    for one in written:
+        if "[" in one and job_selection.is_pattern(one):
+            terminal.fail(f"{one}: elements are named without wildcards", terminal.USAGE)
+        has_elements = not array_elements.BRACKETS.isdisjoint(one)
+        name, elements = array_elements.parse_set(one) if has_elements else (one, "")
+        if name in found and bool(found[name]) is not bool(elements):
+            terminal.fail(
+                f"{name} is named as a whole and by elements; write one of them", terminal.USAGE
+            )
+        found[name] = array_elements.joined(found.get(name, ""), elements)
+    return found
+
+
+def _failed(chosen: dict[str, str], place: submit.Place) -> dict[str, str]:
+    """Return those of the jobs that have failed, arrays with their failed elements. Exit if none
+    has.
+    """
+    left: dict[str, str] = {}
+    with context.controller(place.server, place.token_file) as api:
+        for name, elements in chosen.items():
+            job = api.get(f"/v1/jobs/{name}", attempts=1)["job"]
+            if not job["array"]:
+                left |= {name: ""} if job["state"] in _FAILED else {}
+                continue
+            by_state = job.get("elementIndexes") or {}
+            texts = [by_state[state] for state in _FAILED if state in by_state]
+            if among := array_elements.common(",".join(texts), elements):
+                left[name] = among
+    if not left:
+        terminal.fail("nothing has failed, so nothing runs again")
+    return left
 
 
 def _selected(
