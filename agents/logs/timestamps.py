@@ -18,7 +18,7 @@ from reconciler.model.protocol.agent_messages import LogMark
 STREAMS = ("stdout", "stderr")
 #: Suffix of the file of marks.
 TIMES = ".times"
-EVERY_S = 2.0
+EVERY_S = 0.5
 #: Marks of one log; a mark has 16 bytes.
 MARKS_MAX = 4096
 _MARK = struct.Struct("<dQ")

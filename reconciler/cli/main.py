@@ -21,7 +21,7 @@ COMMANDS = {
     "connection.doctor": ("doctor",),
     "cluster.serve": ("up", "demo", "init", "controller", "agent", "version"),
     "changes.submit": ("submit",),
-    "jobs.job_verbs": ("hold", "release", "cancel", "rerun"),
+    "changes.job_verbs": ("hold", "release", "cancel", "rerun"),
     "changes.approve": ("approve",),
     "changes.drain": ("drain", "undrain"),
     "changes.overrides": ("overrides",),

@@ -55,6 +55,8 @@ class Patient:
         self._ends_at = ends_at
         self._answered = answered
         self._away_until: float | None = None
+        #: Tries that began while the controller was away and were reported, by job and task.
+        self._reported: set[tuple[str, str, int | None]] = set()
         #: How often the controller has come back.
         self._returned = 0
 
@@ -117,7 +119,10 @@ class Patient:
             if over and not is_cut and returned == self._returned:
                 return
             if shown.begin(None if _has_headings(query) else now) and not _has_headings(query):
-                terminal.note(f"muster: try {now} begins here")
+                begun = (name, query.get("task", ""), now)
+                if begun not in self._reported:  # the other stream of the task may have said it
+                    self._reported.add(begun)
+                    terminal.note(f"muster: try {now} begins here")
             time.sleep(AGAIN_S)
 
     def _begun_with(self, name: str, query: Mapping[str, str]) -> int | None:

@@ -16,6 +16,20 @@ _NOTICE = re.compile(rb"muster: (?:node \S+ |no attempt at |its \w+ was cut off)
 _LINE_BYTES_MAX = 4096
 
 
+#: The controller's line if a node has no output of a try.
+_NONE_OF_TRY = re.compile(rb"muster: node \S+ keeps no \w+ of this try\n?")
+
+
+def is_heading(line: bytes) -> bool:
+    """Return True if a line begins a try."""
+    return _HEADING.fullmatch(line) is not None
+
+
+def is_none(line: bytes) -> bool:
+    """Return True if a line says that a node has no output of a try."""
+    return _NONE_OF_TRY.fullmatch(line) is not None
+
+
 class Shown:
     """The output of one task that was shown. Takes pieces of a stream and returns what is new.
 

@@ -127,6 +127,8 @@ def test_where_a_failure_stands_is_said(swept: beds.Bed) -> None:
     bed.commit({"broken.yaml": BROKEN})
     bed.until_state("broken", "Failed", timeout_s=120)
     told = muster(bed, "logs", "broken")
+    assert (told.returncode, told.stdout, told.stderr) == (0, "what went wrong\n", "")
+    told = muster(bed, "logs", "broken", "--stdout")
     assert (told.returncode, told.stdout) == (0, "")
     assert told.stderr == "stdout is empty; for stderr: muster logs broken --stderr\n"
     assert muster(bed, "logs", "broken", "--stderr").stdout == "what went wrong\n"
@@ -134,6 +136,55 @@ def test_where_a_failure_stands_is_said(swept: beds.Bed) -> None:
     assert muster(bed, "logs", "sweep").stderr == others
     partly = muster(bed, "logs", "sweep", "-e", "2")
     assert (partly.stdout, partly.stderr) == ("element 2\n", "")
+
+
+CRASH = beds.job(
+    "crash",
+    """\
+  queue: default
+  owner: tester@example.org
+  count: 3
+  resources: {cpu: 0.1, memory: 16Mi}
+  script: |
+    #!/bin/sh
+    echo start $MUSTER_TASK_INDEX
+    sleep 1
+    [ $MUSTER_TASK_INDEX = 2 ] && { echo CUDA out of memory >&2; sleep 1; echo end; exit 9; }
+    sleep 60
+""",
+)
+UNSTARTABLE = beds.job(
+    "unstartable",
+    """\
+  queue: default
+  owner: tester@example.org
+  resources: {cpu: 0.1, memory: 16Mi}
+  command: [/no/such/program]
+""",
+)
+
+
+def test_both_streams_of_the_task_that_failed_come_first(swept: beds.Bed) -> None:
+    bed = swept
+    bed.commit({"crash.yaml": CRASH, "unstartable.yaml": UNSTARTABLE})
+    bed.until_state("crash", "Failed", timeout_s=120)
+    told = muster(bed, "logs", "crash")
+    assert told.stdout == "start 2\nCUDA out of memory\nend\n"
+    assert "crash: main-2 failed first; others: --task NAME" in " ".join(told.stderr.split())
+    assert muster(bed, "logs", "crash", "-n", "2").stdout == "CUDA out of memory\nend\n"
+    assert muster(bed, "logs", "crash", "--stdout", "-n", "1").stdout == "end\n"
+    lines = muster(bed, "logs", "crash", "--all-tasks").stdout.splitlines()
+    assert lines[:3] == ["main-2 | start 2", "main-2 | CUDA out of memory", "main-2 | end"]
+    assert sorted(lines[3:]) == ["main-0 | start 0", "main-1 | start 1"]
+    followed = muster(bed, "logs", "crash", "-f", "--task", "main-2").stdout
+    assert followed == "start 2\nCUDA out of memory\nend\n"
+
+    bed.until_state("unstartable", "Failed", timeout_s=120)
+    told = muster(bed, "logs", "unstartable")
+    text = " ".join(told.stderr.split())
+    assert told.stdout == ""
+    assert "StartFailed" in text
+    assert "/no/such/program" in text
 
 
 def test_what_failed_without_a_word_is_told_with_its_reason(bed: beds.Bed) -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reconciler.cli import array_elements, completion, context, lazy_import, terminal
-from reconciler.cli.jobs import job_list, job_selection
+from reconciler.cli.changes import job_selection
+from reconciler.cli.jobs import job_list
 from reconciler.model.values import found_values, suggestions, times
 
 if TYPE_CHECKING:

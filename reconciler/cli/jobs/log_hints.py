@@ -1,8 +1,7 @@
 """Hints of `muster logs`: output in the other stream, or of another task, element or try."""
 
-import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from reconciler.cli import terminal
@@ -18,8 +17,8 @@ _ATTEMPTS_MAX = 1000
 _TRIES_MAX = 5
 #: Ends caused by the task itself: one that was held or evicted has not failed.
 _FAILURES = frozenset({"Exited", "StartFailed", "OutOfMemory", "DiskLimit", "TimedOut"})
-#: The controller's line if a node has no output of a try.
-NONE_OF_TRY = re.compile(rb"muster: node \S+ keeps no \w+ of this try\n?")
+#: Stands in a query for both streams, merged.
+BOTH = "both"
 #: Beginnings of the controller's lines if there is no output.
 NOT_KEPT = (b"muster: node ", b"muster: no attempt at ")
 
@@ -81,7 +80,10 @@ def _tries(attempts: Any, query: dict[str, str]) -> list[int]:
 
 
 def earlier_output(
-    api: "api_client.ApiClient", name: str, query: dict[str, str]
+    api: "api_client.ApiClient",
+    name: str,
+    query: dict[str, str],
+    read: Callable[[Mapping[str, str]], Iterator[bytes]],
 ) -> Iterator[bytes]:
     """Yield the output of the newest earlier try that has any, and print that it is an earlier one.
 
@@ -92,10 +94,11 @@ def earlier_output(
     answer: Any = api.get(f"/v1/jobs/{name}", element=element, attempts=_ATTEMPTS_MAX, **of_run)
     newest, *others = _tries(answer["job"]["attempts"], query) or [0]
     for number in others[:_TRIES_MAX]:
-        pieces = api.stream(f"/v1/jobs/{name}/logs", {**query, "attempt": str(number)})
+        pieces = read({**query, "attempt": str(number)})
         first = next(pieces, b"")
         if first and not first.startswith(NOT_KEPT):
-            terminal.note(f"{name}: try {newest} has no {query['stream']}; showing try {number}")
+            what = "output" if query["stream"] == BOTH else query["stream"]
+            terminal.note(f"{name}: try {newest} has no {what}; showing try {number}")
             yield first
             yield from pieces
             return
@@ -110,6 +113,45 @@ def _why(failed: Any) -> str:
     return f"; it failed: {failed['endReason']}{status}{message}"
 
 
+def failed_task(api: "api_client.ApiClient", name: str, query: Mapping[str, str]) -> str:
+    """Return the task that failed first in the newest try of a gang; empty if none failed, or if
+    the newest try has one task.
+    """
+    of_run = {key: query[key] for key in ("run",) if key in query}
+    element = query.get("element", "0")
+    answer: Any = api.get(f"/v1/jobs/{name}", element=element, attempts=_ATTEMPTS_MAX, **of_run)
+    attempts = answer["job"]["attempts"]
+    number = int(query.get("attempt") or max((one["attempt"] for one in attempts), default=0))
+    tries = [one for one in attempts if one["attempt"] == number]
+    failed = [
+        one
+        for one in tries
+        if one.get("endReason") in _FAILURES
+        and (one["endReason"] != "Exited" or one["exitCode"] or one["signal"])
+    ]
+    if len(tries) < 2 or not failed:
+        return ""
+    return str(min(failed, key=lambda one: one["ended"] or "")["task"])
+
+
+def note_silence(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> None:
+    """Print that there is no output, and why the task failed if it did."""
+    why = _why(_newest_failure(api, name, query))
+    terminal.note(f"{name} has no output on stdout or stderr{why}")
+
+
+def note_unwritten(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> bool:
+    """Print why a task that has written nothing failed. Return False if it did not fail."""
+    failed = _newest_failure(api, name, query)
+    if failed is None or not failed["message"]:
+        return False
+    terminal.note(
+        f"{failed['task']} of {name} has written nothing: {failed['endReason']}: "
+        f"{failed['message']}"
+    )
+    return True
+
+
 def _newest_failure(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> Any:
     """Return the newest attempt at the task if it failed by itself; None if not."""
     told: Any = api.get(f"/v1/jobs/{name}", run=query.get("run"), element=query.get("element", "0"))
@@ -119,4 +161,4 @@ def _newest_failure(api: "api_client.ApiClient", name: str, query: dict[str, str
     task = query.get("task", "")
     tries = [one for one in tries if task in (one["task"], one["task"].rpartition("-")[0])] or tries
     newest = max(tries, key=lambda one: one["attempt"], default=None)
-    return newest if newest is not None and newest["endReason"] in _FAILURES else None
+    return newest if newest is not None and newest.get("endReason") in _FAILURES else None

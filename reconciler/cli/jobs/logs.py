@@ -4,16 +4,25 @@ The controller streams one task at a time. Several tasks are read one by one, or
 they are followed, and whole lines are printed after the names of their tasks.
 """
 
+import functools
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import array_elements, common_options, context, lazy_import, retries, terminal
-from reconciler.cli.jobs import log_hints, task_output
+from reconciler.cli import (
+    array_elements,
+    common_options,
+    context,
+    lazy_import,
+    retries,
+    stream_position,
+    terminal,
+)
+from reconciler.cli.jobs import log_hints, merged_streams, prefixed_lines, task_output
 from reconciler.model.state import states
 from reconciler.model.values import times
 
@@ -29,8 +38,6 @@ TASKS_MAX = 64
 ATTEMPTS_MAX = 1000
 #: How often a job is checked for its first tasks.
 LOOK_EVERY_S = 2.0
-#: The longest line that is held back until its end comes.
-LINE_BYTES_MAX = 64 * 1024
 #: Beginning of the message of a job that nobody adopted after a store was lost or restored.
 COUNTS_AS_DONE = "it counts as done"
 #: Beginnings of the controller's line if no try of the task was made.
@@ -84,9 +91,12 @@ def logs(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Continue as output is written.")
     ] = False,
-    stderr: Annotated[
-        bool, typer.Option("--stderr", help="Standard error instead of standard output.")
-    ] = False,
+    tail: Annotated[
+        int | None,
+        typer.Option("--tail", "-n", help="Only so many of the last lines. Default: all.", min=0),
+    ] = None,
+    stdout: Annotated[bool, typer.Option("--stdout", help="Only standard output.")] = False,
+    stderr: Annotated[bool, typer.Option("--stderr", help="Only standard error.")] = False,
     run: Annotated[
         int | None,
         typer.Option("--run", help="A run by its number, from 1. Default: the newest.", min=1),
@@ -98,30 +108,37 @@ def logs(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Print the output of a task.
+    """Print the output of a task: stdout and stderr, in the order of time.
 
-    By default it is the first task (of the first array element), its newest try. --all-tasks prints
-    all tasks of the element. --all, --since and --until print every try in that time, of all tasks
-    and elements unless one is named. Times of lines are exact to two seconds. --follow continues
-    through retries and requeues of one task, and waits for the first start; without it a job that
-    has not started exits with 1 and the reason.
+    By default it is the first task (of the first array element), or the one that failed first, its
+    newest try. --all-tasks prints all tasks of the element; a progress bar is printed as lines, and
+    + instead of | is the rest of a long line. --all, --since and --until print every try in that
+    time, of all tasks and elements unless one is named. Times of lines are exact to half a second.
+    --follow continues through retries and requeues of one task, and waits for the first start;
+    without it a job that has not started exits with 1 and the reason.
 
     Example: muster logs train --task worker-0 -f
 
     Example: muster logs sweep --element 7 --stderr
 
-    Example: muster logs train --all-tasks --stderr
+    Example: muster logs train --all-tasks -f
+
+    Example: muster logs train --tail 100
 
     Example: muster logs train --since 12h --timestamps
     """
     name, element = array_elements.resolve_element(name, element)
     if all_tasks and task is not None:
         terminal.fail("--all-tasks and --task can't be combined", terminal.USAGE)
+    if stdout and stderr:
+        terminal.fail(
+            "--stdout and --stderr can't be combined: both is the default", terminal.USAGE
+        )
     widely = bool(every or since or until) and not (follow or all_tasks)
     query = {
-        "stream": "stderr" if stderr else "stdout",
+        "stream": "stderr" if stderr else "stdout" if stdout else log_hints.BOTH,
         "follow": "true" if follow else "false",
-        **_named({"task": task, "element": element, "attempt": attempt, "run": run}),
+        **_named({"task": task, "element": element, "attempt": attempt, "run": run, "tail": tail}),
         **_switched({"every": every, "timestamps": timestamps, "widely": widely}),
         **_timed({"since": since, "until": until}),
     }
@@ -142,10 +159,44 @@ def _print(
         _show_all(api, name, query)
         return
     if "widely" not in query:
+        if query["follow"] == "false" and not query.keys() & {"task", "every"}:
+            query = _of_failed(api, name, query)
         log_hints.hint_at_others(api, name, query)
     silent = _show(api, name, query)
-    if query["stream"] == "stdout" and not query.keys() & {"every", "widely"}:
+    if query.keys() & {"every", "widely"}:
+        return
+    if query["stream"] == "stdout":
         log_hints.hint_at_stderr(api, name, query, silent=silent)
+    elif query["stream"] == log_hints.BOTH and silent:
+        log_hints.note_silence(api, name, query)
+
+
+def _of_failed(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> dict[str, str]:
+    """Return the query for the task that failed first, if one of several has; else as it was."""
+    task = log_hints.failed_task(api, name, query)
+    if not task:
+        return query
+    terminal.note(f"{name}: {task} failed first; others: --task NAME, all: --all-tasks")
+    return {**query, "task": task}
+
+
+def _read(
+    api: "api_client.ApiClient", patient: retries.Patient, name: str, query: Mapping[str, str]
+) -> Iterator[bytes]:
+    """Yield the output of one task as it comes: of one stream, or of both in order of time."""
+    path, follows = f"/v1/jobs/{name}/logs", query["follow"] == "true"
+    if query["stream"] != log_hints.BOTH:
+        yield from patient.follow(name, query) if follows else api.stream(path, query)
+        return
+
+    def opened(stream: str) -> Iterator[bytes]:
+        timed = {**query, "stream": stream, "timestamps": "true"}
+        yield from patient.follow(name, timed) if follows else api.stream(path, timed)
+
+    tail = int(query["tail"]) if "tail" in query else None
+    yield from merged_streams.merged(
+        opened, follows=follows, shown="timestamps" in query, tail=tail
+    )
 
 
 def _named(options: dict[str, str | int | None]) -> dict[str, str]:
@@ -173,17 +224,16 @@ def _show(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> bool
     silent = True
     follows = query["follow"] == "true"
     output = task_output.TaskOutput(sys.stdout)
-    for piece in (
-        retries.Patient(api).follow(name, query)
-        if follows
-        else api.stream(f"/v1/jobs/{name}/logs", query)
-    ):
+    read = functools.partial(_read, api, retries.Patient(api), name)
+    for piece in read(query):
         if silent and piece.startswith(UNSTARTED):
             _leave_unstarted(api, name, query)
         newest = silent and not follows and not query.keys() & {"attempt", "every", "widely"}
-        is_none = newest and log_hints.NONE_OF_TRY.fullmatch(piece)
-        if is_none and output.copy(log_hints.earlier_output(api, name, query)):
+        is_none = newest and stream_position.is_none(piece)
+        if is_none and output.copy(log_hints.earlier_output(api, name, query, read)):
             return False
+        if is_none and log_hints.note_unwritten(api, name, query):
+            continue
         output.write(piece)
         silent = False
     output.end()
@@ -199,6 +249,8 @@ def _show_all(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> 
     if not tasks:
         _leave_unstarted(api, name, query)
         return
+    if query["follow"] != "true" and (failed := log_hints.failed_task(api, name, query)) in tasks:
+        tasks = [failed, *(one for one in tasks if one != failed)]
     if len(tasks) > TASKS_MAX:
         terminal.note(
             f"showing the first {TASKS_MAX} of {len(tasks)} tasks of job {name}; --task shows "
@@ -208,19 +260,16 @@ def _show_all(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> 
     width = max(map(len, tasks))
     patient = retries.Patient(api)
 
-    def show(task: str) -> None:
-        task_query = {**query, "task": task}
-        follows = query["follow"] == "true"
-        pieces = (
-            patient.follow(name, task_query)
-            if follows
-            else api.stream(f"/v1/jobs/{name}/logs", task_query)
-        )
-        output = task_output.TaskOutput(sys.stdout)
-        for line in lines(pieces):
-            output.write_line(f"{task:<{width}} | ", line)
+    follows = query["follow"] == "true"
 
-    if query["follow"] != "true":
+    def show(task: str) -> None:
+        pieces = _read(api, patient, name, {**query, "task": task})
+        output = task_output.TaskOutput(sys.stdout)
+        clock = time.monotonic if follows else None
+        for line in prefixed_lines.lines(pieces, clock):
+            output.write_line(f"{task:<{width}} {'+' if line.continues else '|'} ", line.text)
+
+    if not follows:
         for task in tasks:
             show(task)
         return
@@ -278,16 +327,3 @@ def _place(task: str) -> tuple[str, int]:
     """Return the order of a task: by group, then by number."""
     group, _, index = task.rpartition("-")
     return group, int(index) if index.isdigit() else 0
-
-
-def lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield whole lines without their ends; a line that is too long is broken."""
-    held = b""
-    for piece in pieces:
-        *whole, held = (held + piece).split(b"\n")
-        yield from whole
-        while len(held) > LINE_BYTES_MAX:
-            yield held[:LINE_BYTES_MAX]
-            held = held[LINE_BYTES_MAX:]
-    if held:
-        yield held

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from reconciler.changes import array_edits, requests, yaml_edit
+from reconciler.desired.documents import document_reader
 from reconciler.operations.changes import pusher, rerun_edit
 
 TEXT = """apiVersion: muster/v1
@@ -90,7 +91,7 @@ def test_elements_of_an_alive_run_do_not_run_again() -> None:
 
 def test_what_stops_elements_does_not_make_another_run_and_what_chooses_them_does() -> None:
     hashes = {
-        rerun_edit.document_reader.execution_hash({"command": ["x"], "array": array})
+        document_reader.execution_hash({"command": ["x"], "array": array})
         for array in (
             {"count": 9},
             {"count": 9, "held": "3"},
@@ -99,4 +100,4 @@ def test_what_stops_elements_does_not_make_another_run_and_what_chooses_them_doe
     }
     assert len(hashes) == 1
     only = {"command": ["x"], "array": {"count": 9, "only": "3"}}
-    assert rerun_edit.document_reader.execution_hash(only) not in hashes
+    assert document_reader.execution_hash(only) not in hashes

@@ -7,8 +7,9 @@ import pytest
 import typer
 
 from reconciler.cli import array_elements
+from reconciler.cli.changes import job_verbs
 from reconciler.cli.cluster import inspect_commands
-from reconciler.cli.jobs import explain, job_verbs, jobs_command, plot, show, wait
+from reconciler.cli.jobs import explain, jobs_command, plot, show, wait
 
 if TYPE_CHECKING:
     from reconciler.operations.client import api_client

@@ -7,8 +7,9 @@ import pytest
 import typer
 
 from reconciler.cli import main, terminal, usage_errors
+from reconciler.cli.changes import job_selection
 from reconciler.cli.cluster import drift, inspect_commands
-from reconciler.cli.jobs import explain, job_list, job_selection, show, wait
+from reconciler.cli.jobs import explain, job_list, show, wait
 from reconciler.cli.repository import history
 from reconciler.operations.audit import audit_entries, audit_log
 from reconciler.operations.views import cluster_status

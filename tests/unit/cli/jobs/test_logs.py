@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 import typer
 
-from reconciler.cli.jobs import logs
+from reconciler.cli.jobs import logs, prefixed_lines
 from reconciler.core.jobs import takeover
 from reconciler.operations.client import api_client
 
@@ -129,11 +129,29 @@ class Waiting(Api):
         ([], []),
         ([b"a\nb"], [b"a", b"b"]),
         ([b"a", b"", b"b\n", b"\n"], [b"ab", b""]),
-        ([b"x" * (logs.LINE_BYTES_MAX + 1)], [b"x" * logs.LINE_BYTES_MAX, b"x"]),
+        ([b"\r1/3", b"\r2/3\n"], [b"\r1/3\r2/3"]),
     ],
 )
 def test_lines_are_put_together(pieces: list[bytes], expected: list[bytes]) -> None:
-    assert list(logs.lines(pieces)) == expected
+    assert list(prefixed_lines.lines(pieces)) == [(text, False) for text in expected]
+
+
+def test_the_rest_of_a_long_line_is_marked() -> None:
+    most = prefixed_lines.LINE_BYTES_MAX
+    pieces = [b"x" * (most + 1), b"y\nz\n"]
+    expected = [(b"x" * most, False), (b"xy", True), (b"z", False)]
+    assert list(prefixed_lines.lines(pieces)) == expected
+
+
+@pytest.mark.parametrize("form", ["\r{}/24", "{}/24\r"])
+def test_a_progress_bar_moves_before_its_line_ends(form: str) -> None:
+    moments = iter([0.5 * number for number in range(200)])
+    pieces = [form.format(number).encode() for number in range(1, 25)]
+    shown = prefixed_lines.lines([*pieces, b"\n", b"done\n"], lambda: next(moments))
+    states = [line.text.decode() for line in shown]
+    assert states[0] == "1/24"
+    assert states[-2:] == ["24/24", "done"]
+    assert 5 < len(states) < 24, "some at a time"
 
 
 class Retried(Api):

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reconciler.cli import array_elements, completion, context, terminal
-from reconciler.cli.changes import overrides, submit
-from reconciler.cli.jobs import job_selection
+from reconciler.cli.changes import job_selection, overrides, submit
 from reconciler.model.state import states
 
 if TYPE_CHECKING:
