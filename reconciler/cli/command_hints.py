@@ -27,7 +27,7 @@ OTHER_WORDS: dict[str, str] = {
     "scontrol": "muster job JOB, muster node NODE; muster hold, release, rerun JOB; "
     "muster drain, undrain NODE",
     "sdiag": "muster status, muster top",
-    "seff": "muster report efficiency",
+    "seff": "muster job JOB, muster report efficiency",
     "sprio": "muster explain JOB",
     "sreport": "muster report usage",
     "sshare": "muster queues, muster report fairness",

@@ -154,6 +154,29 @@ def _reasons_of_jobs(connection: sa.Connection) -> None:
         connection.execute(sa.text("UPDATE jobs SET reason_key = :why WHERE key = :key"), found)
 
 
+def _parts_of_failures(connection: sa.Connection) -> None:
+    """Divide the GPU time of attempts that did not end well; of the past the parts are unknown."""
+    names = (
+        "hour, queue, owner, pool, model, attempts, asked_gpu_s, gpu_s, failed_gpu_s, "
+        "measured_gpu_s, busy_gpu_s, cpu_s, used_cpu_s"
+    )
+    for statement in (
+        "ALTER TABLE usage_hours RENAME TO usage_hours_before",
+        """CREATE TABLE usage_hours (
+            hour BIGINT NOT NULL, queue TEXT NOT NULL, owner TEXT NOT NULL, pool TEXT NOT NULL,
+            model TEXT NOT NULL, attempts DOUBLE NOT NULL, asked_gpu_s DOUBLE NOT NULL,
+            gpu_s DOUBLE NOT NULL, failed_gpu_s DOUBLE NOT NULL, measured_gpu_s DOUBLE NOT NULL,
+            busy_gpu_s DOUBLE NOT NULL, cpu_s DOUBLE NOT NULL, used_cpu_s DOUBLE NOT NULL,
+            lost_gpu_s DOUBLE NOT NULL, saved_gpu_s DOUBLE NOT NULL,
+            cancelled_gpu_s DOUBLE NOT NULL,
+            PRIMARY KEY (hour, queue, owner, pool, model)
+        ) WITHOUT ROWID""",
+        f"INSERT INTO usage_hours SELECT {names}, 0, 0, 0 FROM usage_hours_before",  # noqa: S608
+        "DROP TABLE usage_hours_before",
+    ):
+        connection.execute(sa.text(statement))
+
+
 #: The first step leads from version 1 to 2, and so on; an empty database needs none of them.
 STEPS: tuple[Step, ...] = (
     _replayable_journal,
@@ -164,6 +187,7 @@ STEPS: tuple[Step, ...] = (
     _chores,
     _sums_by_place,
     _reasons_of_jobs,
+    _parts_of_failures,
 )
 NEWEST = 1 + len(STEPS)
 

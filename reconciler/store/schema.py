@@ -207,7 +207,7 @@ USAGE_HOURS = _sums(
     {"hour": True, "queue": False, "owner": False, "pool": False, "model": False},
     (
         "attempts", "asked_gpu_s", "gpu_s", "failed_gpu_s", "measured_gpu_s", "busy_gpu_s",
-        "cpu_s", "used_cpu_s",
+        "cpu_s", "used_cpu_s", "lost_gpu_s", "saved_gpu_s", "cancelled_gpu_s",
     ),
 )  # fmt: skip
 WAIT_DAYS = _sums(

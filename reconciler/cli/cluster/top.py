@@ -12,18 +12,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import context, terminal
+from reconciler.cli import context, lazy_import, reason_order, terminal
 from reconciler.cli.cluster import inspect_commands
 from reconciler.model.state import events
+from reconciler.model.values import times
 
 if TYPE_CHECKING:
     from reconciler.operations.client import api_client
+else:
+    api_client = lazy_import.module("reconciler.operations.client.api_client")
 
 Json = Any
 WIDTH_MIN, WIDTH_MAX = 80, 120
 #: The longest wait for events before the screen is drawn again, so that times continue.
 NEWS_S = 10.0
 EVENTS_KEPT = 200
+#: The most jobs to read.
+JOBS_MAX = 50
+#: Status if the token stands for no person.
+NO_PERSON = 400
 #: Requests take at most one part in so many of the time: slow ones are made less often.
 PARTS = 20
 #: Events shown even without a text of their own; others follow from those beside them.
@@ -54,9 +61,10 @@ def top(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Watch queues, nodes, GPUs and events; Ctrl-C ends it.
+    """Watch your jobs, queues, nodes, GPUs and events; Ctrl-C ends it.
 
-    -o json or yaml prints sync, queues, nodes, drift and the newest events once.
+    Jobs are those of yours that have not ended, or of all if the token is no person's. -o json or
+    yaml prints sync, jobs, queues, nodes, drift and the newest events once.
 
     Example: muster top --once
     """
@@ -126,10 +134,25 @@ def look(api: "api_client.ApiClient") -> dict[str, Json]:
     """Return everything that is shown except events."""
     return {
         "sync": api.get("/v1/sync")["sync"],
+        "jobs": _jobs(api),
         "queues": api.get("/v1/queues")["items"],
         "nodes": api.get("/v1/nodes")["items"],
         "drift": api.get("/v1/drift")["items"],
     }
+
+
+def _jobs(api: "api_client.ApiClient") -> list[Json]:
+    """Return the newest jobs that have not ended: those of the caller, or of all if it has none."""
+    query: dict[str, str | float] = {
+        "endedSince": times.format_time(time.time()),
+        "limit": JOBS_MAX,
+    }
+    try:
+        return list(api.get("/v1/jobs", mine="true", **query)["items"])
+    except api_client.ApiError as error:
+        if error.status != NO_PERSON:
+            raise
+    return list(api.get("/v1/jobs", **query)["items"])
 
 
 def picture(
@@ -140,8 +163,12 @@ def picture(
     there = [node for node in nodes if node["state"] != "Gone"]
     lines = [_head(seen, now), "", *_bars(there), ""]
     room = max(6, height - len(lines) - 3)
-    queue_rows = max(2, min(len(queues), room // 3))
-    node_rows = max(2, min(len(nodes), room // 3))
+    part = 4 if seen.get("jobs") else 3
+    queue_rows = max(2, min(len(queues), room // part))
+    node_rows = max(2, min(len(nodes), room // part))
+    jobs = seen.get("jobs") or []
+    if jobs:
+        lines += [*_job_rows(jobs, max(2, min(len(jobs), room // 4)), now), ""]
     lines += [*_queues(queues, queue_rows), "", *_nodes(nodes, node_rows), ""]
     lines.append("EVENTS")
     left = max(1, height - len(lines))
@@ -189,6 +216,20 @@ def bar(part: float, cells: int) -> str:
     """Return a share as `[####......]`."""
     full = round(min(1.0, max(0.0, part)) * cells)
     return f"[{'#' * full}{'.' * (cells - full)}]"
+
+
+def _job_rows(jobs: list[Json], rows: int, now: float) -> list[str]:
+    lines = [f"{'JOB':<28}{'STATE':<11}{'QUEUE':<16}{'SINCE':>9}  WHY"]
+    for one in jobs[:rows]:
+        began = terminal.parse_time(one.get("started") or one.get("submitted"))
+        age = terminal.format_duration(None if began is None else max(0.0, now - began))
+        reason = reason_order.leading(one.get("reasons") or [])
+        why = f"{reason['code']}: {reason['message']}" if reason else one.get("message") or ""
+        lines.append(
+            f"{_cut(one['name'], 27):<28}{one['state']:<11}{_cut(one['queue'] or '-', 15):<16}"
+            f"{age:>9}  {terminal.format_clocks(why)}".rstrip()
+        )
+    return _more(lines, len(jobs) - rows, "jobs")
 
 
 def _queues(queues: list[Json], rows: int) -> list[str]:

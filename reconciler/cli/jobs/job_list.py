@@ -184,12 +184,33 @@ def tasks_text(item: Json) -> str:
 
 
 def _waited(item: Json, now: float) -> str:
-    """Return the time from submission to the first start, else to the end, else to now."""
+    """Return the time from submission to the first start, else to the end, else to now.
+
+    Of a job that was evicted or retried, that since the end of the try before, to the newest start.
+    """
+    again = None if item["array"] else _waited_again(item.get("attempts") or [], now)
+    if again is not None and (item["state"] in WAITING or item["state"] not in FINISHED):
+        return terminal.format_duration(again)
     submitted = terminal.parse_time(item.get("submitted"))
     until = (
         terminal.parse_time(item.get("started")) or terminal.parse_time(item.get("ended")) or now
     )
     return terminal.format_duration(None if submitted is None else max(0.0, until - submitted))
+
+
+def _waited_again(tries: Sequence[Json], now: float) -> float | None:
+    """Return the seconds from the end of the last ended try to the start of the next one, or to
+    now; None if there is no such wait.
+    """
+    newest = max((one.get("attempt", 1) for one in tries), default=0)
+    alive = [one for one in tries if one.get("attempt", 1) == newest and one["state"] != "Ended"]
+    before = [one for one in tries if one.get("attempt", 1) < newest or not alive]
+    ends = [terminal.parse_time(one["ended"]) for one in before if one.get("ended")]
+    if not ends:
+        return None
+    starts = [terminal.parse_time(one["started"]) for one in alive if one.get("started")]
+    until = min(filter(None, starts), default=now)
+    return max(0.0, until - max(filter(None, ends), default=until))
 
 
 def times_text(item: Json) -> str:

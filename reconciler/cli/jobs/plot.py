@@ -1,14 +1,16 @@
 """The command `muster plot`: metrics of a task over time or steps."""
 
 import importlib.util
+import itertools
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import msgspec
 import typer
 
 from reconciler.cli import array_elements, common_options, context, terminal
-from reconciler.model.values import found_values, suggestions
+from reconciler.model.values import found_values, index_ranges, suggestions
 from reconciler.model.values.text_lines import split_lines
 from reconciler.operations.reports import job_plots, plot_text
 
@@ -28,6 +30,10 @@ NO_METRICS = (
     'A task logs metrics as lines such as {"step": 1, "loss": 0.5} in $MUSTER_METRICS,',
     "or in Python by muster.log(step=1, loss=0.5)",
 )
+#: The most elements to compare, and the most tries told below a curve.
+ELEMENTS_MAX, TRIES_TOLD = 32, 4
+#: Colours that most people can tell apart (Okabe and Ito).
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 #: Curves to draw if none is named.
 CURVES_MAX = 4
 #: The most characters of a series' name in a picture.
@@ -71,11 +77,15 @@ def plot(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Plot the metrics that a task logs.
+    """Plot the metrics that a task logs, or compare those of array elements.
 
-    Metrics are the lines that a task writes to $MUSTER_METRICS, over all its tries.
+    Metrics are the lines that a task writes to $MUSTER_METRICS, over all its tries; an upright line
+    marks where a later try begins. Of several elements, JOB[1-3,7], a table compares the values,
+    and a picture has their curves in one plot.
 
     Example: muster plot train --metric loss
+
+    Example: muster plot "sweep[0-3]" --metric loss
 
     Example: muster plot train --png loss.png
     """
@@ -88,22 +98,83 @@ def plot(
             "pictures need matplotlib, which is not installed. To fix: `pip install matplotlib`, "
             "or the extra `plots`, such as `pip install '.[plots]'` in a checkout"
         )
-    name, element = array_elements.resolve_element(name, element)
+    name, several = _elements(name)
+    if len(several) < 2:
+        one = f"{name}[{several[0]}]" if several else name
+        name, element = array_elements.resolve_element(one, element)
+    elif element is not None:
+        terminal.fail("elements are named in brackets or by --element, not both", terminal.USAGE)
     query = {"stream": "metrics", "every": "true"}
     for key, value in (("task", task), ("element", element), ("run", run)):
         if value is not None:
             query[key] = str(value)
     with context.controller(server, token_file) as api:
-        past = written(api, name, query)
+        past = (
+            _of_elements(api, name, query, several)
+            if len(several) > 1
+            else written(api, name, query)
+        )
     curves = _chosen(name, past, metric, task)
     if past.is_cut and not metric:
         terminal.note(f"job {name} logs more series; only the first {len(past.curves)} are kept")
     if output in (terminal.Output.JSON, terminal.Output.YAML):
-        terminal.print_document({"job": name, "curves": curves, "remarks": past.remarks}, output)
+        documents = [curve.document() for curve in curves]
+        terminal.print_document({"job": name, "curves": documents, "remarks": past.remarks}, output)
     elif png is not None:
         _picture(name, curves, over, png)
+    elif len(several) > 1:
+        _compare(curves)
     else:
         _draw(curves, over, all_named=bool(metric))
+
+
+def _elements(written_name: str) -> tuple[str, tuple[int, ...]]:
+    """Return the job of a name, and the elements that it names. Exit if they are too many."""
+    if array_elements.BRACKETS.isdisjoint(written_name):
+        return written_name, ()
+    name, text = array_elements.parse_set(written_name)
+    found = index_ranges.parse(text)
+    if len(found) > ELEMENTS_MAX:
+        terminal.fail(
+            f"{written_name}: found {len(found)} elements, expected at most {ELEMENTS_MAX}",
+            terminal.USAGE,
+        )
+    return name, found
+
+
+def _of_elements(
+    api: "api_client.ApiClient", name: str, query: dict[str, str], elements: tuple[int, ...]
+) -> job_plots.Past:
+    """Return what tasks of several elements logged, the curves of each series together."""
+    curves: list[job_plots.Curve] = []
+    remarks: list[str] = []
+    is_cut = False
+    for element in elements:
+        past = written(api, name, {**query, "element": str(element)})
+        curves += [msgspec.structs.replace(one, element=element) for one in past.curves]
+        remarks += past.remarks
+        is_cut |= past.is_cut
+    curves.sort(key=lambda one: (one.name, one.element))
+    return job_plots.Past(tuple(curves), tuple(remarks), is_cut)
+
+
+def _compare(curves: tuple[job_plots.Curve, ...]) -> None:
+    """Print the newest, least and highest value of each element, a table for all series."""
+    rows = []
+    for curve in curves:
+        values = [value for _, _, value in curve.points]
+        step = curve.points[-1][0]
+        rows.append(
+            [
+                curve.name,
+                str(curve.element),
+                *map(job_plots.number, (values[-1], min(values), max(values))),
+                "-" if step is None else job_plots.number(step),
+                str(1 + len(curve.tries)),
+            ]
+        )
+    headings = ["METRIC", "ELEMENT", "NOW", "MIN", "MAX", "STEP", "TRIES"]
+    terminal.print_table(headings, rows, right="ELEMENT NOW MIN MAX STEP TRIES")
 
 
 def written(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> job_plots.Past:
@@ -119,7 +190,7 @@ def _chosen(
     name: str, past: job_plots.Past, metric: list[str] | None, task: str | None
 ) -> tuple[job_plots.Curve, ...]:
     """Return the requested curves. Exit if there are none."""
-    known = {curve.name: curve for curve in past.curves}
+    known = dict.fromkeys(curve.name for curve in past.curves)
     for one in metric or ():
         if one not in known and past.is_cut:
             terminal.fail(
@@ -136,7 +207,9 @@ def _chosen(
                 terminal.note(f"muster: {remark}")
         which = f"task {task} of job {name}" if task else f"this task of job {name}"
         terminal.fail(f"no metrics: {which} logged none", details=NO_METRICS)
-    return tuple(known[one] for one in dict.fromkeys(metric)) if metric else past.curves
+    if not metric:
+        return past.curves
+    return tuple(one for name in dict.fromkeys(metric) for one in past.curves if one.name == name)
 
 
 def _axis(curve: job_plots.Curve, over: str) -> Literal["step", "time"]:
@@ -158,8 +231,14 @@ def _draw(curves: tuple[job_plots.Curve, ...], over: str, *, all_named: bool) ->
         if lost:
             words += f"; {lost} of {len(curve.points)} values are infinite or not a number"
         terminal.out.print(words, markup=False, soft_wrap=True)
-        for line in job_plots.draw(points, width=width, height=HEIGHT) if points else ():
+        marks = curve.try_starts(axis)
+        for line in (
+            job_plots.draw(points, width=width, height=HEIGHT, marks=marks) if points else ()
+        ):
             terminal.out.print(line, markup=False, no_wrap=True, crop=False, overflow="ignore")
+        if curve.tries:
+            shown_tries = "; ".join(one.text() for one in curve.tries[-TRIES_TOLD:])
+            terminal.print_line(f"┊ {shown_tries}", 2)
     if len(shown) < len(curves):
         rest = ", ".join(curve.name for curve in curves[len(shown) :])
         terminal.note(f"not drawn (use --metric NAME): {rest}")
@@ -179,18 +258,21 @@ def figure(name: str, curves: tuple[job_plots.Curve, ...], over: str) -> "Figure
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - takes long
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    made = Figure(figsize=(8, 2.6 * len(curves) + 0.6), dpi=120, layout="constrained")
+    groups = [list(of) for _, of in itertools.groupby(curves, key=lambda one: one.name)]
+    made = Figure(figsize=(8, 2.6 * len(groups) + 0.6), dpi=120, layout="constrained")
     FigureCanvasAgg(made)
     made.suptitle(plot_text.plain(f"Job {name}"), x=0.01, ha="left")
-    for axes, curve in zip(made.subplots(len(curves), squeeze=False)[:, 0], curves, strict=True):
-        axis = _axis(curve, over)
-        points = curve.along(axis)
-        drawn = [(_drawn(x), _drawn(y)) for x, y in points]
-        axes.plot([x for x, _ in drawn], [y for _, y in drawn], color="#0072B2", linewidth=1.2,
-                  marker="." if len(points) < 50 else "")  # fmt: skip
+    for axes, group in zip(made.subplots(len(groups), squeeze=False)[:, 0], groups, strict=True):
+        axes_of = {_axis(one, over) for one in group}
+        axis: Literal["step", "time"] = "time" if "time" in axes_of else "step"
+        is_beyond = False
+        for position, curve in enumerate(group):
+            is_beyond |= _plot_curve(axes, curve, axis, COLOURS[position % len(COLOURS)])
+        if len(group) > 1:
+            axes.legend(title="element", fontsize=8)
         # above the plot: beside it a long name runs into its neighbours
-        title = terminal.shortened(plot_text.plain(curve.name), NAME_MAX, middle=True)
-        if drawn != points:
+        title = terminal.shortened(plot_text.plain(group[0].name), NAME_MAX, middle=True)
+        if is_beyond:
             title += f" (values beyond {DRAWN_MAX:g} are drawn there)"
         axes.set_title(title, loc="left", fontsize=10)
         if axis == "step":
@@ -200,6 +282,19 @@ def figure(name: str, curves: tuple[job_plots.Curve, ...], over: str) -> "Figure
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
     return made
+
+
+def _plot_curve(
+    axes: Any, curve: job_plots.Curve, axis: Literal["step", "time"], colour: str
+) -> bool:
+    """Draw a curve, with a dashed line where a later try begins. Return True if values were cut."""
+    points = curve.along(axis)
+    drawn = [(_drawn(x), _drawn(y)) for x, y in points]
+    axes.plot([x for x, _ in drawn], [y for _, y in drawn], color=colour, linewidth=1.2,
+              marker="." if len(points) < 50 else "", label=str(curve.element))  # fmt: skip
+    for x in curve.try_starts(axis):
+        axes.axvline(_drawn(x), color=colour, linewidth=0.8, linestyle="--")
+    return drawn != points
 
 
 def _drawn(value: float) -> float:

@@ -1,12 +1,24 @@
 """The command `muster job`: one job with every try at its tasks, or one element of an array."""
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from reconciler.cli import array_elements, common_options, context, reason_order, terminal
+from reconciler.cli import (
+    array_elements,
+    common_options,
+    context,
+    lazy_import,
+    reason_order,
+    terminal,
+)
 from reconciler.cli.jobs import explain_start, job_list, removals, show_usage
+
+if TYPE_CHECKING:
+    from reconciler.operations.client import api_client
+else:
+    api_client = lazy_import.module("reconciler.operations.client.api_client")
 
 Json = Any
 
@@ -47,10 +59,22 @@ def job(
             happened = api.get("/v1/events", job=name, limit=EVENTS_MAX)["items"]
             evicted = [one for one in happened if one["kind"] == "JobEvicted"]
         removal = "" if output.is_data else removals.removal_text(api, item)
+        nodes = [] if output.is_data else _nodes(api, item["attempts"])
     if output in (terminal.Output.JSON, terminal.Output.YAML):
         terminal.print_document(item, output)
         return
-    show_job({**item, "removal": removal}, evicted, element)
+    measured = show_usage.with_busy(item["attempts"], nodes)
+    show_job({**item, "removal": removal, "attempts": measured}, evicted, element)
+
+
+def _nodes(api: Any, attempts: list[Json]) -> list[Json]:
+    """Return all nodes if GPUs of alive attempts are on some, as far as they may be read."""
+    if not any(one["state"] != "Ended" and one.get("devices") for one in attempts):
+        return []
+    try:
+        return list(api.get("/v1/nodes")["items"])
+    except api_client.ApiError:
+        return []
 
 
 def show_job(item: Json, evicted: list[Json], element: int | None = None) -> None:
@@ -159,6 +183,8 @@ def _attempt_row(attempt: Json) -> list[str]:
     reason = attempt.get("endReason")
     if state == "Ended" and reason and reason != "Exited":
         state = reason
+    elif state == "Ended" and reason:
+        state = "Failed" if attempt.get("signal") or attempt.get("exitCode") else "Succeeded"
     return [
         _task(attempt),
         str(attempt["attempt"]),

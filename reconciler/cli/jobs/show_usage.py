@@ -24,6 +24,7 @@ def show(attempts: list[Json]) -> None:
     any.
     """
     _show_use(_newest(one for one in attempts if one.get("use")))
+    _show_efficiency([one for one in attempts if one.get("use")])
     _show_checkpoints(_newest(one for one in attempts if one.get("checkpoint")))
     attempts_with_values = _newest(
         one for one in attempts if one.get("metrics") and one["metrics"]["lines"]
@@ -90,6 +91,46 @@ def _show_use(attempts: list[Json]) -> None:
     )
     if len(attempts) > TASKS_MAX:
         terminal.out.print(f"and {len(attempts) - TASKS_MAX} more tasks (-o json has all)")
+
+
+def _show_efficiency(attempts: list[Json]) -> None:
+    """Print which part of what all attempts had they used: CPU time, peak memory, GPU memory."""
+    parts = []
+    cpu_s, had_s = 0.0, 0.0
+    peaks: list[float] = []
+    for one in attempts:
+        asked, use = one.get("asked") or NOTHING_ASKED, one["use"]
+        began = terminal.parse_time(one.get("started"))
+        until = terminal.parse_time(use["at"] or one.get("ended"))
+        if asked["cpu"] and began is not None and until is not None and until - began >= 1:
+            cpu_s, had_s = cpu_s + use["cpu_s"], had_s + asked["cpu"] * (until - began)
+        if asked["memory"] and use["memoryMax"]:
+            peaks.append(use["memoryMax"] / asked["memory"])
+    if had_s:
+        parts.append(f"CPU {cpu_s / had_s:.0%} of {terminal.format_duration(had_s)}")
+    if peaks:
+        parts.append(f"memory {max(peaks):.0%} at its peak")
+    busy = [one["busy"] for one in attempts if one.get("busy") is not None]
+    if busy:
+        parts.append(f"GPU {sum(busy) / len(busy):.0%} busy now")
+    if parts:
+        terminal.print_line(f"Efficiency: {', '.join(parts)}", 2)
+
+
+def with_busy(attempts: list[Json], nodes: list[Json]) -> list[Json]:
+    """Return attempts with `busy`, the share of time in which kernels run on their GPUs now."""
+    found = []
+    for one in attempts:
+        gpus = [
+            gpu["usage"]["utilization"]
+            for node in nodes
+            if node["name"] == one["node"] and one["state"] != "Ended"
+            for gpu in node.get("gpus") or []
+            if gpu["index"] in (one.get("devices") or []) and gpu.get("usage")
+        ]
+        known = [part for part in gpus if part is not None]
+        found.append({**one, "busy": sum(known) / len(known)} if known else one)
+    return found
 
 
 def _of(used: str, asked: str) -> str:

@@ -7,6 +7,17 @@ from reconciler.model import desired
 from reconciler.model.state import records, usage_rollups
 from reconciler.model.state.states import AttemptState, EndReason
 
+#: Ends with the node or the connection to it, and those in favour of others.
+_LOSSES = frozenset(
+    {
+        EndReason.LOST,
+        EndReason.NODE_LOST,
+        EndReason.LEASE_EXPIRED,
+        EndReason.NODE_STOPPED,
+        EndReason.CHECK_FAILED,
+    }
+)
+_EVICTIONS = frozenset({EndReason.PREEMPTED, EndReason.DRAINED, EndReason.SUSPENDED})
 #: The longest attempt that is split into hours; older ones are charged from there.
 SPAN_S_MAX = 400 * usage_rollups.DAY_S
 
@@ -28,6 +39,7 @@ def usage_of(
     asked_s = gpus * (span_s if limit_s is None else limit_s)
     over = attempt.state is AttemptState.ENDED
     well = attempt.end_reason is EndReason.EXITED and attempt.exit_code == 0
+    share = _share_of_end(attempt) if over and not well else ""
     found = []
     for position, (hour, part_s) in enumerate(parts):
         part = part_s / span_s if span_s else 1.0
@@ -47,9 +59,26 @@ def usage_of(
             busy_gpu_s=measured[1] * part,
             cpu_s=cpus * part_s,
             used_cpu_s=attempt.cpu_s * part,
+            lost_gpu_s=gpus * part_s if share == "lost" else 0.0,
+            saved_gpu_s=gpus * part_s if share == "saved" else 0.0,
+            cancelled_gpu_s=gpus * part_s if share == "cancelled" else 0.0,
         )
         found.append((key, usage))
     return found
+
+
+def _share_of_end(attempt: records.AttemptRecord) -> str:
+    """Return to which part an attempt counts that did not end well: ``lost``, ``saved``,
+    ``cancelled``, or empty for one that failed.
+    """
+    if attempt.end_reason is EndReason.CANCELLED:
+        return "cancelled"
+    if attempt.end_reason in _LOSSES:
+        return "lost"
+    if attempt.end_reason not in _EVICTIONS:
+        return ""
+    began, saved = attempt.started_at, attempt.saved
+    return "saved" if saved is not None and began is not None and saved.at >= began else "lost"
 
 
 def pool_of(attempt: records.AttemptRecord, node: records.NodeRecord | None) -> str:

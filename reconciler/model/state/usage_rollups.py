@@ -39,6 +39,8 @@ class Usage(msgspec.Struct, frozen=True):
         measured_gpu_s: the part in which utilisation was measured; ``busy_gpu_s``: in which kernels
             ran.
         cpu_s: CPUs times time; ``used_cpu_s``: CPU time used.
+        lost_gpu_s, saved_gpu_s, cancelled_gpu_s: the parts of ``failed_gpu_s`` that were lost with
+            a node or by an eviction, that were evicted with a checkpoint, and that were cancelled.
     """
 
     attempts: int = 0
@@ -49,6 +51,9 @@ class Usage(msgspec.Struct, frozen=True):
     busy_gpu_s: float = 0.0
     cpu_s: float = 0.0
     used_cpu_s: float = 0.0
+    lost_gpu_s: float = 0.0
+    saved_gpu_s: float = 0.0
+    cancelled_gpu_s: float = 0.0
 
     def __add__(self, other: "Usage") -> "Usage":
         """Return the sum of both."""

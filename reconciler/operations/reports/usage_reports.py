@@ -157,6 +157,9 @@ def _efficiency(reader: StoreReader, asked: ReportPeriod) -> _Table:
         Column("idle", "GPU-hours"),
         Column("failed", "GPU-hours"),
         Column("cpu-used", "ratio"),
+        Column("lost", "GPU-hours"),
+        Column("preempted", "GPU-hours"),
+        Column("cancelled", "GPU-hours"),
     )
     ordered = sorted(
         found.items(), key=lambda one: (-(one[1].measured_gpu_s - one[1].busy_gpu_s), one[0])
@@ -168,11 +171,19 @@ def _efficiency(reader: StoreReader, asked: ReportPeriod) -> _Table:
             _ratio(used.measured_gpu_s, used.gpu_s),
             _ratio(used.busy_gpu_s, used.measured_gpu_s),
             (used.measured_gpu_s - used.busy_gpu_s) / HOUR_S if used.measured_gpu_s else None,
-            used.failed_gpu_s / HOUR_S,
+            max(0.0, used.failed_gpu_s - _otherwise_ended(used)) / HOUR_S,
             _ratio(used.used_cpu_s, used.cpu_s),
+            used.lost_gpu_s / HOUR_S,
+            used.saved_gpu_s / HOUR_S,
+            used.cancelled_gpu_s / HOUR_S,
         )
         for group, used in ordered
     ]
+
+
+def _otherwise_ended(used: usage_rollups.Usage) -> float:
+    """Return the GPU-seconds that did not end well and did not fail by themselves."""
+    return used.lost_gpu_s + used.saved_gpu_s + used.cancelled_gpu_s
 
 
 def _waiting(reader: StoreReader, asked: ReportPeriod) -> _Table:

@@ -7,7 +7,7 @@ import pytest
 
 from reconciler import metrics, store
 from reconciler.metrics import usage_accounting
-from reconciler.model.observed import devices
+from reconciler.model.observed import devices, task_reports
 from reconciler.model.state import outcome, records, usage_rollups
 from reconciler.model.state.pending_reasons import Reason, ReasonCode
 from reconciler.model.state.states import AttemptState, EndReason, JobState
@@ -141,6 +141,27 @@ def test_instances_are_charged_to_the_model_that_is_cut(
     part = attempt(devices=(), mig_profile="1g.10gb", instances=(0,))
     meter.cycle(samples.cycle(now=4 * HOUR, attempts=(part,)), known)
     assert {key.model for key in meter.take().usage} == {charged}
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"exit_code": 1}, ""),
+        ({"end_reason": EndReason.NODE_LOST}, "lost_gpu_s"),
+        ({"end_reason": EndReason.CANCELLED}, "cancelled_gpu_s"),
+        ({"end_reason": EndReason.PREEMPTED}, "lost_gpu_s"),
+        (
+            {"end_reason": EndReason.PREEMPTED, "saved": task_reports.Saved("step-1", 3 * HOUR)},
+            "saved_gpu_s",
+        ),
+    ],
+)
+def test_what_did_not_end_well_is_divided(changes: dict[str, object], part: str) -> None:
+    used = sum(metered(attempt(**changes)).usage.values(), start=usage_rollups.Usage())
+    assert used.failed_gpu_s == 3.5 * HOUR
+    parts = ("lost_gpu_s", "saved_gpu_s", "cancelled_gpu_s")
+    found = {name: getattr(used, name) for name in parts}
+    assert found == {name: 3.5 * HOUR * (name == part) for name in parts}
 
 
 def test_what_did_not_end_well_is_told_apart() -> None:

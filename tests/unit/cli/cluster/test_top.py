@@ -140,3 +140,19 @@ def test_a_long_name_leaves_room_for_what_became_of_it() -> None:
     )
     assert "wait-19" in line
     assert "experiment" in line
+
+
+@pytest.mark.usefixtures("in_utc")
+def test_jobs_come_before_queues() -> None:
+    job = {
+        "name": "train", "state": "Pending", "queue": "research", "started": None,
+        "submitted": "2023-11-14T22:03:20Z",
+        "reasons": [{"code": "Behind", "message": "others go first", "never": False}],
+    }  # fmt: skip
+    lines = top.picture(SEEN | {"jobs": [job] * 20}, EVENTS, 110, 40, NOW)
+    at = lines.index(next(line for line in lines if line.startswith("JOB ")))
+    assert lines[at + 1].split()[:3] == ["train", "Pending", "research"]
+    assert "Behind: others go first" in lines[at + 1]
+    assert any(line.endswith("more jobs") for line in lines)
+    assert at < lines.index(next(line for line in lines if line.startswith("QUEUE ")))
+    assert len(lines) <= 40

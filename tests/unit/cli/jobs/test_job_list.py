@@ -24,3 +24,34 @@ def test_a_job_that_is_refused_as_written_is_shown_as_invalid(
     job |= {"submitted": None, "started": None, "ended": None, "attempts": [], "elements": {}}
     job_list.show([job], 0.0, wide=False)
     assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["w", "-", state]
+
+
+def _try(number: int, started: int | None, ended: int | None) -> dict[str, Any]:
+    def clock(second: int | None) -> str | None:
+        return None if second is None else f"1970-01-01T00:00:{second:02}Z"
+
+    state = "Running" if ended is None else "Ended"
+    return {
+        "attempt": number, "state": state, "started": clock(started), "ended": clock(ended)
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("state", "tries", "expected"),
+    [
+        ("Pending", [], "50s"),
+        ("Running", [_try(1, 12, None)], "2.0s"),
+        ("Pending", [_try(1, 12, 30)], "20s"),
+        ("Running", [_try(1, 12, 30), _try(2, 37, None)], "7.0s"),
+        ("Running", [_try(1, 12, 30), _try(2, None, None)], "20s"),
+        ("Succeeded", [_try(1, 12, 30), _try(2, 37, 40)], "2.0s"),
+    ],
+)
+def test_the_wait_of_what_was_evicted_is_that_since_then(
+    state: str, tries: list[dict[str, Any]], expected: str
+) -> None:
+    began = "1970-01-01T00:00:12Z" if tries else None
+    job = {"state": state, "array": False, "attempts": tries, "started": began}
+    job |= {"submitted": "1970-01-01T00:00:10Z", "ended": None}
+    now = 60.0 if not tries else 50.0
+    assert job_list._waited(job, now) == expected

@@ -96,3 +96,22 @@ def test_a_series_that_is_not_kept_is_not_called_unwritten(
     with pytest.raises(typer.Exit):
         plot._chosen("train", past, ["s000", "s999"], None)
     assert told in " ".join(capsys.readouterr().err.split())
+
+
+def test_elements_of_an_array_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    curves = tuple(
+        job_plots.Curve("loss", ((1.0, 1.0, 5.0), (2.0, 2.0, 3.0 + element)), element=element)
+        for element in (0, 3)
+    )
+    plot._compare(curves)
+    told = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert told == [
+        ["METRIC", "ELEMENT", "NOW", "MIN", "MAX", "STEP", "TRIES"],
+        ["loss", "0", "3", "3", "5", "2", "1"],
+        ["loss", "3", "6", "5", "6", "2", "1"],
+    ]
+    (axes,) = plot.figure("sweep", curves, "step").axes
+    assert [line.get_label() for line in axes.get_lines()] == ["0", "3"]
+    assert plot._elements("sweep[0-3,7]") == ("sweep", (0, 1, 2, 3, 7))
+    with pytest.raises(typer.Exit):
+        plot._elements("sweep[0-99]")

@@ -41,7 +41,7 @@ def shown(
 
 
 def test_what_is_used_stands_beside_what_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    _, headings, row, gpus = shown(capsys, tried())
+    _, headings, row, gpus, _efficiency = shown(capsys, tried())
     assert headings.split() == ["TASK", "TRY", "CPUS", "MEMORY", "PEAK", "READ", "WRITTEN"]
     cells = re.split(r"\s{2,}", row.strip())
     assert cells[2:] == ["1.50 of 16", "300Mi", "1.5Gi of 64Gi", "0", "11Ti"]
@@ -76,8 +76,8 @@ def test_what_was_used_in_less_than_a_second_has_no_mean(
 
 def test_a_wide_gang_is_cut_short(capsys: pytest.CaptureFixture[str]) -> None:
     lines = shown(capsys, *(tried(number, started_at=100.0 + number) for number in range(20)))
-    assert lines[-1] == "and 12 more tasks (-o json has all)"
-    assert len(lines) == 3 + 2 * show_usage.TASKS_MAX
+    assert lines[-2] == "and 12 more tasks (-o json has all)"
+    assert len(lines) == 4 + 2 * show_usage.TASKS_MAX
 
 
 def test_a_controller_of_before_does_not_say_what_was_asked(
@@ -99,3 +99,19 @@ def test_a_controller_of_before_does_not_say_what_was_asked(
 )  # fmt: skip
 def test_sizes_take_four_digits_at_the_most(amount: int, text: str) -> None:
     assert show_usage._size(amount) == text
+
+
+def test_the_efficiency_is_what_was_used_of_what_was_asked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = shown(capsys, tried(), tried(1))
+    assert "Efficiency: CPU 9% of 32m00s, memory 2% at its peak" in lines
+
+
+def test_how_busy_the_gpus_of_an_attempt_are_is_that_of_its_node() -> None:
+    gpus = [{"index": number, "usage": {"utilization": number / 4}} for number in range(4)]
+    nodes = [{"name": "n1", "gpus": gpus}, {"name": "n2", "gpus": gpus}]
+    alive = {"node": "n1", "state": "Running", "devices": [1, 2]}
+    over = {**alive, "state": "Ended"}
+    found = show_usage.with_busy([alive, over], nodes)
+    assert [one.get("busy") for one in found] == [0.375, None]

@@ -83,3 +83,30 @@ def test_no_step_breaks_the_picture(step: str) -> None:
     for axis in ("step", "time"):
         points = job_plots.read(lines).curves[0].along(axis)
         assert len(job_plots.draw(points, width=60, height=8)) == 10
+
+
+def test_later_tries_are_marked_with_how_the_one_before_ended() -> None:
+    lines = [
+        b"muster: main-0, try 1 on n1, 2026-11-01T12:00:00Z, 3m 2s, Preempted",
+        b'{"time": 10, "step": 1, "loss": 3}',
+        b'{"time": 12, "step": 4, "loss": 2}',
+        b"muster: main-0, try 2 on n2, 2026-11-01T12:05:00Z",
+        b'{"time": 20, "step": 3, "loss": 1}',
+        b'{"time": 21, "step": 5, "loss": 0}',
+    ]
+    (curve,) = job_plots.read(lines).curves
+    assert [one.text() for one in curve.tries] == ["try 2 from step 3, after Preempted"]
+    assert (curve.try_starts("step"), curve.try_starts("time")) == ([3.0], [10.0])
+    assert curve.document() == {
+        "name": "loss",
+        "points": [
+            {"step": 1.0, "time": 10.0, "value": 3.0},
+            {"step": 4.0, "time": 12.0, "value": 2.0},
+            {"step": 3.0, "time": 20.0, "value": 1.0},
+            {"step": 5.0, "time": 21.0, "value": 0.0},
+        ],
+        "tries": [{"try": 2, "step": 3.0, "time": 20.0, "after": "Preempted"}],
+    }
+    drawn = job_plots.draw(curve.along("step"), width=30, height=6, marks=curve.try_starts("step"))
+    columns = {line.index("┊") for line in drawn if "┊" in line}
+    assert len(columns) == 1
