@@ -184,7 +184,7 @@ def submit(
         str | None,
         typer.Option(
             "--name",
-            "-n",
+            "-J",
             help="Name of the job. Default: the program's, with a random ending.",
             callback=context.require_name,
         ),

@@ -243,6 +243,7 @@ Tasks = Annotated[
     int | None,
     typer.Option(
         "--tasks",
+        "-n",
         help="Tasks that start together. Default: 1, or --nodes.",
     ),
 ]

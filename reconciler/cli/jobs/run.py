@@ -64,7 +64,7 @@ def run(
         str | None,
         typer.Option(
             "--name",
-            "-n",
+            "-J",
             help="Name of the job. Default: the program's, with a random ending.",
             callback=context.require_name,
         ),
