@@ -18,8 +18,6 @@ from reconciler.model.state import states
 if TYPE_CHECKING:
     from reconciler.operations.changes import remote_changes
 
-Json = job_selection.Json
-
 #: The most names of a selection that are listed before the question.
 LISTED_MAX = 20
 

@@ -8,17 +8,14 @@ from reconciler.model.values import index_ranges
 
 
 class ArrayElements(NamedTuple):
-    """Elements of an array; the texts are as `index_ranges.fold` writes them, empty for all.
+    """Fields of `desired.Job` about its array, as that describes them."""
 
-    ``bound`` is one more than the highest index, None for a job that is no array. ``cancelled`` and
-    ``held`` are empty for none.
-    """
-
-    bound: int | None = None
-    indexes: str = ""
-    only: str = ""
-    cancelled: str = ""
-    held: str = ""
+    array_count: int | None = None
+    array_indexes: str = ""
+    array_only: str = ""
+    array_cancelled: str = ""
+    array_held: str = ""
+    parallelism: int | None = None
 
 
 _NONE = ArrayElements()
@@ -38,7 +35,7 @@ def elements(spec: job_spec.ArraySpec | None, faults: FaultCollector) -> ArrayEl
         )
         return _NONE
     if spec.count is not None and not (spec.only or spec.cancelled or spec.held):
-        return ArrayElements(spec.count)
+        return ArrayElements(spec.count, parallelism=spec.parallelism)
     written = _parsed(spec.indexes, "indexes", faults)
     base = written if spec.indexes else tuple(range(spec.count or 0))
     if not base:
@@ -50,7 +47,14 @@ def elements(spec: job_spec.ArraySpec | None, faults: FaultCollector) -> ArrayEl
         for field in ("only", "cancelled", "held")
     }
     indexes = "" if len(base) == count else index_ranges.fold(base)
-    return ArrayElements(count, indexes, **texts)
+    return ArrayElements(
+        count,
+        indexes,
+        texts["only"],
+        texts["cancelled"],
+        texts["held"],
+        spec.parallelism,
+    )
 
 
 def _parsed(text: str | None, field: str, faults: FaultCollector) -> tuple[int, ...]:

@@ -148,7 +148,6 @@ def _job(
         _check_environment(spec, faults)
     if spec.depends_on:
         _check_dependencies(name, spec, faults)
-    elements = arrays.elements(spec.array, faults)
     job = desired.Job(
         name=name,
         run=spec.run,
@@ -168,12 +167,7 @@ def _job(
         image=spec.image or "",
         image_timeout_s=_span(spec.image_timeout, "imageTimeout", faults),
         secrets=tuple([(s.name, s.environment or "") for s in spec.secrets]),
-        array_count=elements.bound,
-        array_indexes=elements.indexes,
-        array_only=elements.only,
-        array_cancelled=elements.cancelled,
-        array_held=elements.held,
-        parallelism=None if spec.array is None else spec.array.parallelism,
+        **arrays.elements(spec.array, faults)._asdict(),
         depends_on=tuple(
             [desired.Dependency(d.job, d.condition, d.per_element) for d in spec.depends_on]
         ),
