@@ -99,7 +99,8 @@ def test_a_restart_an_eviction_and_the_death_of_a_node_lose_and_repeat_no_line(
         "plain": ["train", "-f"],
         "errors": ["train", "-f", "--stderr"],
         "all": ["train", "-f", "--all-tasks"],
-        "timed": ["train", "-f", "--since", "1h", "--timestamps"],
+        # what follows of both streams comes as it arrives
+        "timed": ["train", "-f", "--stdout", "--since", "1h", "--timestamps"],
     }
     with followers(bed, commands) as running:
 

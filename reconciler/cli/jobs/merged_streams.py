@@ -7,6 +7,7 @@ heading of a try comes when both streams have reached it.
 
 import re
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -17,8 +18,8 @@ from reconciler.model.values import times
 STREAMS = ("stdout", "stderr")
 #: The most parts of a stream that wait for the other one.
 WAITING_MAX = 1024
-#: How long a stream that says nothing is waited for: at first, and while output is followed.
-FIRST_S, QUIET_S = 2.0, 0.3
+#: How long a part of output that is followed waits for the other stream: at first, and later.
+FIRST_S, QUIET_S = 2.0, 0.5
 #: The most bytes of a time before a line, and of a line of the controller.
 _TIME_BYTES_MAX, _TOLD_BYTES_MAX = 40, 4096
 _TIME = re.compile(rb"(-|\d{4}-\d\d-\d\dT[0-9:.]+(?:Z|[+-]\d\d:\d\d)) ")
@@ -79,17 +80,18 @@ class MergedStreams:
     """The parts of several streams, each read by a thread, merged as they come.
 
     Args:
-        follows: True if the streams go on as output is written; one that is quiet is not waited
-            for then.
+        follows: True if the streams go on as output is written; one that says nothing is then
+            waited for only a moment.
     """
 
     def __init__(self, *, follows: bool) -> None:
         self._follows = follows
         self._changed = threading.Condition()
         self._waiting: tuple[deque[LinePart], ...] = (deque(), deque())
+        #: When the parts that wait came, by the monotonic clock.
+        self._came: tuple[deque[float], ...] = (deque(), deque())
         self._ended = [False, False]
-        self._quiet = [False, False]
-        self._begun = [False, False]
+        self._first_until = time.monotonic() + FIRST_S
         self._failed: Exception | None = None
 
     def read(self, opened: Callable[[str], Iterator[LinePart]]) -> Iterator[LinePart]:
@@ -108,9 +110,11 @@ class MergedStreams:
                 return
             with self._changed:
                 part = self._waiting[place].popleft()
+                self._came[place].popleft()
                 other = self._waiting[1 - place]
                 if part.heading and other and other[0].text == part.text:
                     other.popleft()
+                    self._came[1 - place].popleft()
                 self._changed.notify_all()
             if open_place not in {None, place}:
                 yield LinePart(part.at, b"\n", begins=False)
@@ -123,7 +127,7 @@ class MergedStreams:
                 with self._changed:
                     self._changed.wait_for(lambda: len(self._waiting[place]) < WAITING_MAX)
                     self._waiting[place].append(part)
-                    self._begun[place], self._quiet[place] = True, False
+                    self._came[place].append(time.monotonic())
                     self._changed.notify_all()
         except Exception as error:  # the reader raises it
             with self._changed:
@@ -146,18 +150,16 @@ class MergedStreams:
                 have = [place for place in (0, 1) if self._waiting[place]]
                 if open_place in have:
                     return open_place
-                missing = [place for place in (0, 1) if place not in have]
-                late = [p for p in missing if not (self._ended[p] or self._quiet[p])]
-                if not late and have:
-                    return min(have, key=self._order)
-                if not have and all(self._ended):
-                    return None
+                late = [p for p in (0, 1) if p not in have and not self._ended[p]]
                 wait_s = None
-                if self._follows and have:
-                    wait_s = QUIET_S if all(self._begun[p] for p in late) else FIRST_S
-                if not self._changed.wait(wait_s):
-                    for place in late:
-                        self._quiet[place] = True
+                if have and late and self._follows:
+                    came = self._came[have[0]][0]
+                    wait_s = max(self._first_until, came + QUIET_S) - time.monotonic()
+                if have and (not late or (wait_s is not None and wait_s <= 0)):
+                    return min(have, key=self._order)
+                if not have and not late:
+                    return None
+                self._changed.wait(wait_s)
 
     def _order(self, place: int) -> tuple[bool, float, int]:
         head = self._waiting[place][0]
