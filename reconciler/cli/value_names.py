@@ -72,6 +72,7 @@ _OPTIONS: dict[str, str] = {
     "--speed-up": "FACTOR",
     "--state": "STATE",
     "--store": "URL",
+    "--tail": "LINES",
     "--task": "TASK",
     "--tasks": "COUNT",
     "--time": "DURATION",
