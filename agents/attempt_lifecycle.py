@@ -147,6 +147,7 @@ class AttemptLifecycle:
             self._parts.containers.ended(attempt, cleanup_command)
             self._parts.launcher.stager.cache.forget(attempt)
             folder = f"{self._supervisor.root}/attempts/{attempt}"
+            self._parts.launcher.short_paths.drop(f"{folder}/tmp")  # noqa: S108 - the task's own
             try:
                 if self._parts.trash.put(folder):
                     self._delete_now()

@@ -99,6 +99,7 @@ class Agent:
         self.attempts = attempt_queries.AttemptQueries(self.lock, self.state, self.supervisor)
         self._build_node_parts()
         self._build_task_parts(shared)
+        self.launcher.short_paths.sweep()
         self._build_controller_parts(follows)
         if folder.problem:
             self.say(folder.problem)
@@ -187,6 +188,7 @@ class Agent:
             self.sync.report_once(LAST_REPORT_S)
         for problem in shutdown.end_everything(self.root, self.launcher.users):
             self.say(problem)
+        self.launcher.short_paths.clear()
 
     # Parts -----------------------------------------------------------------------------------
 

@@ -14,12 +14,15 @@ from typing import Any, Protocol
 
 import msgspec
 
+from agents.host import short_paths
 from reconciler import child_process
 
 PROGRAM = "nvidia-cuda-mps-control"
 ANSWER_S = 20.0
-#: Longest path of a socket, without the socket's own name.
-PATH_BYTES_MAX = 90
+#: Room for the name of a daemon's folder.
+_NAME_BYTES = 16
+#: Longest path of a daemon's folder: below it are ``pipe`` and a socket's own name.
+PATH_BYTES_MAX = 83
 
 
 class MpsShare(msgspec.Struct, frozen=True):
@@ -81,14 +84,28 @@ def environment(folder: str, share_milli: int, memory_bytes: int) -> dict[str, s
     return variables
 
 
+def folder_of(root: str, short: short_paths.ShortPaths) -> str:
+    """Return the folder of a node's daemons, by a short name if its own is too long for sockets."""
+    folder = f"{root}/mps"
+    if len(os.fsencode(folder)) + _NAME_BYTES <= PATH_BYTES_MAX:
+        return folder
+    Path(folder).mkdir(mode=0o711, exist_ok=True)
+    return short.link(folder)
+
+
 class MpsDaemons:
     """The MPS daemons of one node. Any thread may use them.
 
     Calls about one daemon wait for each other, but not for other daemons, which may hang.
+
+    Args:
+        folder: theirs on this node, by a path that leaves room for sockets.
+        users: runs their programs.
+        program: the control program.
     """
 
-    def __init__(self, root: Path, users: UserPrograms, program: str = PROGRAM) -> None:
-        self._folder = root / "mps"
+    def __init__(self, folder: Path, users: UserPrograms, program: str = PROGRAM) -> None:
+        self._folder = folder
         self._users = users
         self._program = program
         self._lock = threading.Lock()

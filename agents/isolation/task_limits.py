@@ -98,14 +98,8 @@ def view_of(
     if not holding.views:
         return {}
 
-    def is_needed(shared: str, needed: tuple[str, ...]) -> bool:
-        return any(path == shared or path.startswith(f"{shared}/") for path in needed)
-
-    binds = [
-        (f"{paths.attempt}/tmp", shared)  # noqa: S108 - nobody else's folder
-        for shared in TEMPORARY
-        if not is_needed(shared, paths.node + paths.program)
-    ]
+    own = f"{paths.attempt}/tmp"  # noqa: S108 - nobody else's folder
+    binds = [(own, shared) for shared in replaced(paths)]
     view: dict[str, Any] = {"binds": binds, "masks": denied, "own_processes": alone}
     # nothing that a job chooses brings it back: it would leave its limits through it
     if restricted and not is_needed(USERS_SERVICES, paths.node):
@@ -115,6 +109,17 @@ def view_of(
     if not is_needed(MEMORY, paths.node):
         own_memory["shm_bytes"] = memory_bytes
     return {key: value for key, value in view.items() if value} | own_memory
+
+
+def replaced(paths: ViewedPaths) -> tuple[str, ...]:
+    """Return the shared temporary folders that a task can have to itself."""
+    needed = paths.node + paths.program
+    return tuple(shared for shared in TEMPORARY if not is_needed(shared, needed))
+
+
+def is_needed(shared: str, needed: tuple[str, ...]) -> bool:
+    """Return True if a shared folder is one of those that must stay visible, or above one."""
+    return any(path == shared or path.startswith(f"{shared}/") for path in needed)
 
 
 def short_temporary(

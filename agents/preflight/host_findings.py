@@ -73,7 +73,12 @@ def folder(root: Path | None) -> Iterator[PreflightFinding]:
         with tempfile.TemporaryDirectory(dir=existing) as trial:
             link = socket.socket(socket.AF_UNIX)
             with contextlib.closing(link):
-                link.bind(os.path.relpath(f"{trial}/s"))
+                # the agent's sockets may lie deeper than their paths could say
+                handle = os.open(trial, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    link.bind(f"/proc/self/fd/{handle}/s")
+                finally:
+                    os.close(handle)
             Path(trial, "f").touch(0o700)
         free_bytes = shutil.disk_usage(existing).free
     except OSError as problem:

@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from agents.host import processes
-from agents.isolation import cgroups
+from agents.isolation import cgroups, task_limits
 from reconciler.model.state.records import Gpu
 
 #: Variables that the image defines, not the node.
@@ -35,6 +35,7 @@ class ContainerTask(msgspec.Struct, frozen=True):
         cgroup: control group of the task; empty if it has none.
         cpus: cores to stay on, as the kernel lists them; empty for all.
         instances: UUIDs of MIG instances.
+        temporary: the task's own temporary folder, if its environment names that.
     """
 
     attempt: str
@@ -52,6 +53,7 @@ class ContainerTask(msgspec.Struct, frozen=True):
     cgroup: str = ""
     cpus: str = ""
     limits: tuple[tuple[str, int, int], ...] = ()
+    temporary: str = ""
 
     @property
     def name(self) -> str:
@@ -62,6 +64,18 @@ class ContainerTask(msgspec.Struct, frozen=True):
     def told(self) -> dict[str, str]:
         """Environment without the variables that the image defines."""
         return {k: v for k, v in self.environment.items() if k not in IMAGES_OWN}
+
+    @property
+    def short_temporary(self) -> str:
+        """Short path at which the container sees its temporary folder; empty for its own.
+
+        It is a shared temporary folder of the container that no bind of the task is in.
+        """
+        needed = (*(path for path, _ in self.binds), self.cwd, self.argv[0])
+        free = [
+            shared for shared in task_limits.TEMPORARY if not task_limits.is_needed(shared, needed)
+        ]
+        return free[0] if self.temporary and free else ""
 
 
 class Runtime(Protocol):
@@ -116,6 +130,11 @@ class Podman(msgspec.Struct, frozen=True):
         for path, read_only in box.binds:
             argv.append(f"--volume={path}:{path}:{'ro' if read_only else 'rw'}")
         argv += [f"--env={name}" for name in sorted(box.told)]
+        if box.short_temporary:
+            # the folder itself stays the image's, whose processes may be another user's; podman's
+            # own files go to the task's folder outside
+            short = f"{box.short_temporary}/muster"
+            argv += [f"--volume={box.temporary}:{short}:rw", f"--env=TMPDIR={short}"]
         return [*argv, "--entrypoint=", "--", box.image, *box.argv]
 
     def environment(self, box: ContainerTask) -> dict[str, str]:
@@ -154,12 +173,16 @@ class Apptainer(msgspec.Struct, frozen=True):
         argv += ["--nv"] if box.instances or any(not gpu.simulated for gpu in box.gpus) else []
         for path, read_only in box.binds:
             argv.append(f"--bind={path}:{path}:{'ro' if read_only else 'rw'}")
+        if box.short_temporary:
+            # it can't make a folder in what it keeps there, which is empty anyway
+            argv.append(f"--bind={box.temporary}:{box.short_temporary}:rw")
         return [*argv, "--", box.image, *box.argv]
 
     def environment(self, box: ContainerTask) -> dict[str, str]:
         """Return the environment, with the container's variables under a prefix."""
         prefix = PREFIXES[self.program[0].endswith("singularity")]
-        return box.environment | {f"{prefix}{k}": v for k, v in box.told.items()}
+        told = box.told | ({"TMPDIR": box.short_temporary} if box.short_temporary else {})
+        return box.environment | {f"{prefix}{k}": v for k, v in told.items()}
 
     def remove(self, name: str) -> list[str] | None:  # noqa: ARG002 - it has no names
         """Return None: nothing can be left, because a container is only its processes."""

@@ -17,7 +17,7 @@ from agents.data import data_cache, secret_store, staging
 from agents.deletion import trash
 from agents.gpus import mig_manager, mps
 from agents.health import volume_checks
-from agents.host import host_info, unix_users
+from agents.host import host_info, short_paths, unix_users
 from agents.isolation import cpu_pinning, kernel_tables, task_limits, user_commands
 from agents.job_commands import command_runner, job_tries
 from agents.settings import AgentSettings
@@ -52,6 +52,7 @@ class Launcher:
         users: runs commands as the users of tasks.
         images: container images that are pulled.
         stager: copies of data in and out.
+        short_paths: short names of the tasks' temporary folders.
         job_tries: runs commands around jobs; None before :meth:`run_around_jobs`.
 
     Args:
@@ -72,7 +73,9 @@ class Launcher:
         mig: mig_manager.MigManager | None = None,
         gate: gates.StartGate | None = None,
     ) -> None:
-        self.node = node
+        self.short_paths = short_paths.ShortPaths(Path(node.root))
+        mps_folder = mps.folder_of(node.root, self.short_paths)
+        self.node = msgspec.structs.replace(node, mps=mps_folder)
         self.users = user_commands.UserCommands(
             lambda: task_isolation.remembered(node.root), lambda: self.node.gpus
         )
@@ -88,7 +91,7 @@ class Launcher:
         self._mig = mig
         self._gate = gate
         self._user_lookups = unix_users.UserLookups(lock, USER_LOOKUP_TIMEOUT_S, unix_users.SYSTEM)
-        self._mps_daemons = mps.MpsDaemons(Path(node.root), self.users)
+        self._mps_daemons = mps.MpsDaemons(Path(mps_folder), self.users)
         self._preparations = preparation.Preparations(lock)
         self._supervisor_takes_spares = False
         self._cores: cpu_pinning.CorePool | None = None
@@ -107,15 +110,7 @@ class Launcher:
     def supervisor_connected(self, hello: Mapping[str, Any]) -> Isolation:
         """Adopt a supervisor's attempts. Return how it isolates tasks."""
         facts = hello.get("isolation", {})
-        enforces = tuple(facts.get("enforces", ()))
-        capabilities = task_limits.IsolationCapabilities(
-            kind=facts.get("kind", "process-group"),
-            enforces=enforces,
-            views=bool(facts.get("views")),
-            restricts=tuple(facts.get("restricts", ())),
-            pids_max=kernel_tables.pids_max(self._settings.task_pids_max),
-            path=facts.get("path", ""),
-        )
+        capabilities = _capabilities(facts, self._settings)
         self.node = msgspec.structs.replace(self.node, isolation=capabilities)
         records = hello.get("records", ())
         live = [record for record in records if record["state"] != AttemptState.ENDED]
@@ -126,14 +121,14 @@ class Launcher:
             self._mig.keep(live_ids)
         self._supervisor_takes_spares = bool(hello.get("spares"))
         self._cores = None
-        if self._settings.pin_cpus and "cpuset" in enforces:
+        if self._settings.pin_cpus and "cpuset" in capabilities.enforces:
             cpu_lists = [node.cpus for node in host_info.read().numa]
             self._cores = cpu_pinning.of_machine(cpu_lists, os.sched_getaffinity(0))
             for record in live:
                 self._cores.restore(record["id"], record.get("cpus", ""))
         return Isolation(
             kind=capabilities.kind,
-            enforces=enforces,
+            enforces=capabilities.enforces,
             views=capabilities.views,
             restricts=capabilities.restricts,
             problems=tuple(facts.get("problems", ())),
@@ -195,6 +190,8 @@ class Launcher:
             surroundings=surroundings,
         )
         command = start_commands.start_command(assignment, template, self.node, resources)
+        if image is None:  # a container does not see the short name
+            _shorten(command["env"], self.node.attempt_folder(assignment.attempt), self.short_paths)
         try:
             yield from self._run_commands(assignment, template, resources)
         except UnstartableError:
@@ -343,3 +340,24 @@ class Launcher:
             "op": "stop", "id": attempt, "reason": step.reason.value, "to": step.to,
             "signal": step.signal, "grace_s": step.grace_s, "message": step.message,
         }  # fmt: skip
+
+
+def _capabilities(
+    facts: Mapping[str, Any], settings: AgentSettings
+) -> task_limits.IsolationCapabilities:
+    """Return how a supervisor isolates tasks, from what it says of itself."""
+    return task_limits.IsolationCapabilities(
+        kind=facts.get("kind", "process-group"),
+        enforces=tuple(facts.get("enforces", ())),
+        views=bool(facts.get("views")),
+        restricts=tuple(facts.get("restricts", ())),
+        pids_max=kernel_tables.pids_max(settings.task_pids_max),
+        path=facts.get("path", ""),
+    )
+
+
+def _shorten(environment: dict[str, str], attempt: str, short: short_paths.ShortPaths) -> None:
+    """Give a task's temporary folder a name that leaves room for sockets."""
+    own = f"{attempt}/tmp"  # noqa: S108 - nobody else's folder
+    if environment["TMPDIR"] == own:
+        environment["TMPDIR"] = short.link(own)

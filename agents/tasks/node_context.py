@@ -17,6 +17,7 @@ class NodeContext(msgspec.Struct, frozen=True):
         podman: command line that runs podman.
         fabric: environment variables that tell NCCL and Gloo which network to use.
         user_limits: the users that tasks may run as.
+        mps: short name of the folder of the MPS daemons; empty for its own.
     """
 
     name: str
@@ -28,6 +29,12 @@ class NodeContext(msgspec.Struct, frozen=True):
     podman: tuple[str, ...] = ("podman",)
     fabric: dict[str, str] = {}
     user_limits: UserLimits = UserLimits()
+    mps: str = ""
+
+    @property
+    def mps_folder(self) -> str:
+        """Folder of the MPS daemons."""
+        return self.mps or f"{self.root}/mps"
 
     def attempt_folder(self, attempt: str) -> str:
         """Return the folder of an attempt on this node."""

@@ -173,7 +173,7 @@ def _execution(
         environment |= variables
     if resources.shared_gpu is not None:
         gpu = next(gpu for gpu in node.gpus if gpu.index == resources.shared_gpu.device)
-        mps_folder = f"{node.root}/mps/{resources.shared_gpu.name}"
+        mps_folder = f"{node.mps_folder}/{resources.shared_gpu.name}"
         environment |= mps.environment(mps_folder, assignment.share_milli, gpu.memory_bytes)
     secrets = resources.secrets or {}
     environment |= {
@@ -261,6 +261,7 @@ def _container(
     user, image = resources.user, resources.image
     assert image is not None  # noqa: S101 - for the type checker
     folder = node.attempt_folder(assignment.attempt)
+    own = f"{folder}/tmp"  # noqa: S108 - nobody else's folder
     binds = [(folder, False), (node.shared, False), (f"{node.root}/lib", True), *template.mounts]
     if template.stage.ins:
         binds.append((f"{node.root}/cache/{user.uid}", True))
@@ -282,6 +283,7 @@ def _container(
         cgroup=f"{node.isolation.path}/{assignment.attempt}" if node.isolation.path else "",
         cpus=resources.cpus,
         limits=container_runtimes.limits_of_process(),
+        temporary=own if execution.environment["TMPDIR"] == own else "",
     )
     # Root's runtime creates control groups of its own, which could not allow the usual devices.
     denied = (

@@ -280,7 +280,7 @@ def test_a_daemon_of_mps_and_all_it_has_started_goes_with_the_last_task(
     control = program(tmp_path / "nvidia-cuda-mps-control", text)
     root = tmp_path / "m"
     root.mkdir()
-    daemons = mps.MpsDaemons(root, users, str(control))
+    daemons = mps.MpsDaemons(root / "mps", users, str(control))
     share = mps.MpsShare(0, "GPU-a", {"uid": USER.uid, "gid": USER.gid, "groups": []})
     for name in ("a.1", "a.2"):
         daemons.want(name, share)

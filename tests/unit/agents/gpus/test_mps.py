@@ -41,7 +41,7 @@ class Bench:
         self.program.chmod(0o755)
 
     def daemons(self) -> mps.MpsDaemons:
-        return mps.MpsDaemons(self.folder, user_commands.UserCommands(), str(self.program))
+        return mps.MpsDaemons(self.folder / "mps", user_commands.UserCommands(), str(self.program))
 
     def told(self) -> list[str]:
         return self.log.read_text().splitlines()
@@ -106,10 +106,10 @@ def test_what_can_not_be_had_says_why(bench: Bench, tmp_path: Path) -> None:
     assert not daemons._folder_of_attempt
     (tmp_path / "other").mkdir()
     with pytest.raises(mps.MpsError, match="is not installed"):
-        mps.MpsDaemons(tmp_path / "other", NOBODYS, "/nowhere/control").want("a", ONE)
+        mps.MpsDaemons(tmp_path / "other" / "mps", NOBODYS, "/nowhere/control").want("a", ONE)
     (tmp_path / ("x" * 100)).mkdir()
     with pytest.raises(mps.MpsError, match="too long for sockets"):
-        mps.MpsDaemons(tmp_path / ("x" * 100), NOBODYS, str(bench.program)).want("a", ONE)
+        mps.MpsDaemons(tmp_path / ("x" * 100) / "mps", NOBODYS, str(bench.program)).want("a", ONE)
 
 
 def test_a_daemon_that_hangs_keeps_those_of_other_devices_from_nothing(
