@@ -4,6 +4,7 @@ Everything is derived from ranks, hosts in rank order with their numbers of task
 and a block of ports that belongs to the gang.
 """
 
+import hashlib
 import json
 import shlex
 import sys
@@ -25,6 +26,9 @@ class Gang(msgspec.Struct, frozen=True):
         cpus: CPUs of one task, at least 1.
         hosts: (name, address, tasks), starting with the host of rank 0.
         array_bounds: lowest and highest index of its array, if it leaves indexes out.
+        run_id: name of the run, unique among those of its job.
+        folder: where the task starts.
+        memory_bytes: of one task; 0 for no limit.
     """
 
     job: str
@@ -45,10 +49,16 @@ class Gang(msgspec.Struct, frozen=True):
     gpus: tuple[int, ...]
     hosts: tuple[tuple[str, str, int], ...]
     array_bounds: tuple[int, int] | None = None
+    run_id: str = ""
+    folder: str = ""
+    memory_bytes: int = 0
 
 
-def gang_of(assignment: Assignment, template: TaskTemplate, node: str) -> Gang:
-    """Return the gang of an assignment. A node without a known address uses its name."""
+def gang_of(assignment: Assignment, template: TaskTemplate, node: str, folder: str = "") -> Gang:
+    """Return the gang of an assignment, whose task starts in a folder.
+
+    A node without a known address uses its name.
+    """
     rank = assignment.rank
     names = hostlists.expand(rank.hosts) if rank.hosts else [node]
     counts = hostlists.expand_counts(rank.tasks_per_host) or [rank.world_size]
@@ -75,6 +85,9 @@ def gang_of(assignment: Assignment, template: TaskTemplate, node: str) -> Gang:
         cpus=max(1, template.cpu_milli // 1000),
         gpus=assignment.devices,
         hosts=hosts,
+        run_id=template.told.get("MUSTER_RUN_ID", str(template.run)),
+        folder=folder,
+        memory_bytes=template.memory_bytes,
     )
 
 
@@ -169,13 +182,18 @@ def ray(gang: Gang) -> dict[str, str]:
 def slurm(gang: Gang) -> dict[str, str]:
     """Return the variables that scripts written for Slurm use.
 
-    Some scripts need ``SLURM_JOB_ID`` to be a number: it is the run.
+    Lightning, submitit and others need ``SLURM_JOB_ID`` to be a number, and take ports from it. So
+    it is one of the run, and in an array of the element, the same in each of its tries.
     """
+    array_id = _job_number(gang.job, gang.run_id)
+    job_id = array_id
+    if gang.array_count is not None:
+        job_id = _job_number(gang.job, gang.run_id, str(gang.element))
     names = hostlists.fold_in_order(name for name, _, _ in gang.hosts)
     counts = hostlists.fold_counts(count for _, _, count in gang.hosts)
     files = {
-        "SLURM_JOB_ID": str(gang.run),
-        "SLURM_JOBID": str(gang.run),
+        "SLURM_JOB_ID": job_id,
+        "SLURM_JOBID": job_id,
         "SLURM_JOB_NAME": gang.job,
         "SLURM_NTASKS": str(gang.world_size),
         "SLURM_NPROCS": str(gang.world_size),
@@ -192,6 +210,7 @@ def slurm(gang: Gang) -> dict[str, str]:
         "SLURM_STEP_NODELIST": names,
         "SLURM_NODELIST": names,
         "SLURM_JOB_NODELIST": names,
+        "SLURM_NTASKS_PER_NODE": str(gang.local_world_size),
         "SLURM_TASKS_PER_NODE": counts,
         "SLURM_STEP_TASKS_PER_NODE": counts,
         "SLURM_CPUS_PER_TASK": str(gang.cpus),
@@ -203,16 +222,29 @@ def slurm(gang: Gang) -> dict[str, str]:
         "MASTER_ADDR": gang.address,
         "MASTER_PORT": str(gang.port),
     }
+    if gang.folder:
+        files["SLURM_SUBMIT_DIR"] = gang.folder
+    if gang.gpus:
+        files["SLURM_GPUS_PER_TASK"] = str(len(gang.gpus))
+    if gang.memory_bytes:
+        files["SLURM_MEM_PER_NODE"] = str(gang.memory_bytes * gang.local_world_size >> 20)
     if gang.array_count is not None:
         first, last = gang.array_bounds or (0, gang.array_count - 1)
         files |= {
-            "SLURM_ARRAY_JOB_ID": str(gang.run),
+            "SLURM_ARRAY_JOB_ID": array_id,
             "SLURM_ARRAY_TASK_ID": str(gang.element),
             "SLURM_ARRAY_TASK_COUNT": str(gang.array_count),
             "SLURM_ARRAY_TASK_MIN": str(first),
             "SLURM_ARRAY_TASK_MAX": str(last),
+            "SLURM_ARRAY_TASK_STEP": "1",
         }
     return files
+
+
+def _job_number(*words: str) -> str:
+    """Return a number of nine digits for a job, as Slurm would number it."""
+    digest = hashlib.sha256("/".join(words).encode()).digest()
+    return str(10**8 + int.from_bytes(digest[:8]) % (9 * 10**8))
 
 
 def host_file(gang: Gang) -> str:

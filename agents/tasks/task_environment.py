@@ -76,7 +76,9 @@ def environment_of(
         # Only names: the launcher adds the values, which only the order may hold.
         chosen |= {variable: "" for _, variable in template.secrets if variable}
     if template.framework != "none":
-        gang = frameworks.gang_of(assignment, template, node.name)
+        around = (surroundings or TaskSurroundings()).place.folder
+        place = template.working_directory or around or f"{folder}/work"
+        gang = frameworks.gang_of(assignment, template, node.name, place)
         reserved |= frameworks.environment(template.framework, gang)
     # Last, so that it hides no module of the same name in the job's own path.
     paths = [chosen["PYTHONPATH"]] if chosen.get("PYTHONPATH") else []

@@ -695,6 +695,17 @@ def one_element_ends(run: Run, _: Path) -> Json:
     return run.count("j")
 
 
+def group_ends(group: str) -> Callable[[Run, Path], Json]:
+    """What the job has come to when the task of a group has ended."""
+
+    def look(run: Run, _: Path) -> Json:
+        run.end("j", group=group)
+        run.settle()
+        return run.state("j").value
+
+    return look
+
+
 def after(seconds: float) -> Callable[[Run, Path], Json]:
     def look(run: Run, _: Path) -> Json:
         run.advance(seconds)
@@ -1192,6 +1203,12 @@ TABLE: dict[str, Case] = {
     ),
     "Job.spec.groups[].environment": Case(
         ({"A": "1"}, {"A": "2"}), variable("A"), (["1"], ["2"]), (GROUP, pool())
+    ),
+    "Job.spec.endsWith": Case(
+        ("a", "b"),
+        group_ends("a"),
+        ("Succeeded", "Running"),
+        (job(groups=[{"name": "a"}, {"name": "b"}]), pool()),
     ),
     "Job.spec.framework": Case(("none", "torchrun"), variable("WORLD_SIZE"), ([None], ["1"]), JOB),
     "Job.spec.runtime": Case(

@@ -173,6 +173,8 @@ class TryJudge:
         attempts = self._under_way(draft, element)
         if not attempts or draft.elements[element] not in job_draft.LIVE_CODES:
             return None
+        if _has_led(draft.spec, attempts):
+            return self._finish(draft, element, attempts)
         if elastic_jobs.is_resizable(draft.spec) and draft.note(element).verdict is None:
             self._departures.let_go(draft, element)
             attempts = self._under_way(draft, element)
@@ -194,6 +196,17 @@ class TryJudge:
             return None
         return ends_at
 
+    def _finish(
+        self, draft: job_draft.JobDraft, element: int, attempts: list[records.AttemptRecord]
+    ) -> None:
+        """Stop what the tasks that lead an element have left; conclude when that has ended."""
+        for attempt in attempts:
+            if attempt.state is not AttemptState.ENDED and attempt.stop is None:
+                self._stops.order(draft.spec, attempt, EndReason.SIBLING_ENDED)
+        attempts = self._under_way(draft, element)
+        if all(attempt.state is AttemptState.ENDED for attempt in attempts):
+            self._conclude(draft, element, attempts)
+
     def _under_way(self, draft: job_draft.JobDraft, element: int) -> list[records.AttemptRecord]:
         """Return the attempts of a try without those that left it while it continues."""
         attempts = self._stops.attempts.of_element(draft.spec.name, element)
@@ -207,7 +220,7 @@ class TryJudge:
     ) -> None:
         """Decide the element's next state after all tasks of its try have ended."""
         note = draft.note(element)
-        verdict = note.verdict
+        verdict = None if _has_led(draft.spec, attempts) else note.verdict
         if not any(map(_is_fault, attempts)) and (
             verdict in _SOFT
             or (verdict in elastic_jobs.LOSSES and elastic_jobs.is_whole(draft.spec, attempts))
@@ -376,6 +389,17 @@ def _note_start(draft: job_draft.JobDraft, attempts: list[records.AttemptRecord]
     times = [attempt.started_at for attempt in attempts if attempt.started_at is not None]
     if draft.started_at is None and len(times) == len(attempts):
         draft.started_at = min(times)
+
+
+def _has_led(spec: desired.Job, attempts: list[records.AttemptRecord]) -> bool:
+    """Return True if all tasks whose end is that of their job have ended well, by themselves."""
+    if spec.ends_with:
+        leading = [attempt for attempt in attempts if attempt.group == spec.ends_with]
+    elif spec.framework == "ray":
+        leading = [attempt for attempt in attempts if attempt.rank.rank == 0]
+    else:
+        return False
+    return bool(leading) and all(elastic_jobs.has_succeeded(attempt) for attempt in leading)
 
 
 def _is_fault(attempt: records.AttemptRecord) -> bool:

@@ -1,4 +1,6 @@
-"""Normalises what surrounds a job's command: where it was submitted, and environment modules."""
+"""Normalises what surrounds a job's command: where it was submitted, environment modules, and which
+group's end is that of the job.
+"""
 
 import msgspec
 
@@ -12,11 +14,27 @@ def with_surroundings(
     job: desired.Job, spec: job_spec.JobSpec, faults: FaultCollector
 ) -> desired.Job:
     """Return the job with what surrounds its command, and note what can't be."""
-    if spec.submitted is None and not spec.modules:
+    if spec.submitted is None and not spec.modules and spec.ends_with is None:
         return job
     return msgspec.structs.replace(
-        job, submitted=_submitted(spec.submitted, faults), modules=_modules(spec, faults)
+        job,
+        submitted=_submitted(spec.submitted, faults),
+        modules=_modules(spec, faults),
+        ends_with=_ends_with(spec, faults),
     )
+
+
+def _ends_with(spec: job_spec.JobSpec, faults: FaultCollector) -> str:
+    """Return the group whose end is that of the job, and note one that there is not."""
+    names = [group.name for group in spec.groups] or ["main"]
+    if spec.ends_with is not None and spec.ends_with not in names:
+        faults.add(
+            "unknown-group",
+            f"no group of this job has that name: use one of {', '.join(names)}",
+            *("spec", "endsWith"),
+            found=found_values.quote(spec.ends_with),
+        )
+    return spec.ends_with or ""
 
 
 def _submitted(

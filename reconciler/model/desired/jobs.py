@@ -192,6 +192,8 @@ class Job(msgspec.Struct, frozen=True):
     ``array_count`` is one more than the highest index. The other sets of elements are as
     ``index_ranges`` writes them: ``array_indexes`` those of the array and ``array_only`` those of
     this run, empty for all.
+    ``ends_with`` is the group whose end is that of the job; empty: the first task of a job of Ray,
+    all tasks of others.
     """
 
     name: str
@@ -242,6 +244,7 @@ class Job(msgspec.Struct, frozen=True):
     array_only: str = ""
     array_cancelled: str = ""
     array_held: str = ""
+    ends_with: str = ""
 
     def tolerates(self, taint: "Taint") -> bool:
         """Return True if the job accepts a taint."""

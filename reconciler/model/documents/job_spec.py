@@ -483,6 +483,15 @@ class JobSpec(DocumentPart, frozen=True):
             example="torchrun",
         ),
     ] = "none"
+    ends_with: Annotated[
+        Name | None,
+        doc(
+            "Group whose end ends the job: when all of its tasks have ended well, the others are "
+            "stopped and the job has succeeded. Default: all groups; with `framework: ray` the "
+            "task with the head.",
+            example="head",
+        ),
+    ] = None
     array: Annotated[
         ArraySpec | None, doc("Run the same several times, as an array.", example={"count": 16})
     ] = None

@@ -201,7 +201,9 @@ class World:
         self.now += seconds
         self.settle()
 
-    def end(self, name: str, *, element: int = 0, exit_code: int = 0, index: int = 0) -> None:
+    def end(
+        self, name: str, *, element: int = 0, exit_code: int = 0, index: int = 0, group: str = ""
+    ) -> None:
         """End a task of a job with this status, and settle."""
         for node in self.nodes.values():
             for attempt_id, told in list(node.attempts.items()):
@@ -211,6 +213,7 @@ class World:
                     and attempt.job == name
                     and attempt.element == element
                     and attempt.index == index
+                    and (not group or attempt.group == group)
                     and told.state is not AttemptState.ENDED
                 ):
                     node.end(attempt_id, self.now, exit_code=exit_code)

@@ -61,9 +61,11 @@ EXPECTED: dict[str, dict[str, str]] = {
     },
     "ray": {"RAY_ADDRESS": "10.0.0.9:29500", "MUSTER_RAY_IS_HEAD": "0"},
     "slurm": {
-        "SLURM_JOB_ID": "6", "SLURM_JOB_NAME": "j", "SLURM_NTASKS": "7", "SLURM_PROCID": "5",
+        "SLURM_JOB_NAME": "j", "SLURM_NTASKS": "7", "SLURM_PROCID": "5",
         "SLURM_LOCALID": "1", "SLURM_NODEID": "1", "SLURM_NNODES": "2",
         "SLURM_JOB_NODELIST": "gpu[009-010]", "SLURM_TASKS_PER_NODE": "4,3",
+        "SLURM_NTASKS_PER_NODE": "3", "SLURM_SUBMIT_DIR": "/r/attempts/j.1.0.2.main.5.3/work",
+        "SLURM_GPUS_PER_TASK": "2", "SLURM_ARRAY_TASK_STEP": "1",
         "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NUM_TASKS": "7",
         "SLURM_STEP_NODELIST": "gpu[009-010]", "SLURM_STEP_TASKS_PER_NODE": "4,3",
         "SLURM_CPUS_ON_NODE": "6", "SLURM_CPUS_PER_TASK": "2",
@@ -79,6 +81,27 @@ def test_names_of_frameworks(framework: str) -> None:
     found = environment(framework)
     expected = EXPECTED[framework]
     assert {name: found.get(name) for name in expected} == expected
+
+
+def slurm_ids(**fields: Any) -> tuple[str, str]:
+    found = frameworks.slurm(msgspec.structs.replace(GANG, **fields))
+    return found["SLURM_JOB_ID"], found["SLURM_ARRAY_JOB_ID"]
+
+
+def test_each_job_has_a_number_as_slurm_numbers_them() -> None:
+    """Lightning takes a port from its last digits; submitit names folders by it."""
+    job, array = slurm_ids()
+    assert len(job) == len(array) == 9
+    assert int(job) != int(array)
+    assert slurm_ids(try_number=4, rank=6) == (job, array)
+    others = [slurm_ids(element=3), slurm_ids(job="k"), slurm_ids(run_id="7")]
+    assert len({job, *(one for one, _ in others)}) == 4
+    assert [one == array for _, one in others] == [True, False, False]
+
+
+def test_memory_of_a_node_is_told_in_mebibytes() -> None:
+    assert environment("slurm", memory_bytes=2**30)["SLURM_MEM_PER_NODE"] == "3072"
+    assert "SLURM_MEM_PER_NODE" not in environment("slurm")
 
 
 @pytest.mark.parametrize("framework", ["torchrun", "jax"])

@@ -9,7 +9,7 @@ import pytest
 from reconciler.model import desired
 from reconciler.model.state import records, states
 from reconciler.model.state.states import AttemptState, EndReason, JobState
-from reconciler.model.values import hostlists, times
+from reconciler.model.values import hostlists, resources, times
 from tests.unit.core.world import World, job
 
 
@@ -82,6 +82,55 @@ def test_a_rank_that_ends_early_and_well_does_not_hurt() -> None:
     world.end("g", index=0)
     assert world.state("g") is JobState.RUNNING
     world.end("g", index=1)
+    assert world.state("g") is JobState.SUCCEEDED
+
+
+HEAD = desired.TaskGroup("head", 1, resources.Resources(1000))
+WORKERS = desired.TaskGroup("worker", 2, resources.Resources(1000))
+
+
+@pytest.mark.parametrize("checkpoint", [None, desired.Checkpoint()])
+def test_a_job_ends_with_the_group_that_it_names(checkpoint: desired.Checkpoint | None) -> None:
+    world = World()
+    world.commit(job("g", groups=(HEAD, WORKERS), ends_with="head", checkpoint=checkpoint))
+    world.settle()
+    world.end("g", index=0, group="worker")
+    assert world.state("g") is JobState.RUNNING
+    world.end("g", group="head")
+    world.settle()
+    assert world.state("g") is JobState.SUCCEEDED
+    assert not world.memory.attempts
+
+
+def test_a_group_that_fails_ends_the_job_whichever_it_ends_with() -> None:
+    for group in ("head", "worker"):
+        world = World()
+        world.commit(job("g", groups=(HEAD, WORKERS), ends_with="head"))
+        world.settle()
+        world.end("g", group=group, exit_code=3)
+        world.settle()
+        assert world.state("g") is JobState.FAILED
+        assert "status 3" in world.memory.jobs["g"].message
+
+
+def test_all_of_the_group_have_to_end() -> None:
+    world = World()
+    world.commit(job("g", groups=(HEAD, WORKERS), ends_with="worker"))
+    world.settle()
+    world.end("g", index=0, group="worker")
+    assert world.state("g") is JobState.RUNNING
+    world.end("g", index=1, group="worker")
+    world.settle()
+    assert world.state("g") is JobState.SUCCEEDED
+
+
+def test_a_job_of_ray_ends_with_its_head() -> None:
+    world = World()
+    world.commit(job("g", count=3, framework="ray"))
+    world.settle()
+    (head,) = [one for one in world.attempts("g") if one.rank.rank == 0]
+    world.end("g", index=head.index)
+    world.settle()
     assert world.state("g") is JobState.SUCCEEDED
 
 
