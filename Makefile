@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SHELL := /bin/bash
 
-.PHONY: help install demo test quick crash soak simulate-faults docs format lock clean packages
+.PHONY: help install demo test frameworks quick crash soak simulate-faults docs format lock clean packages
 
 help:  ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,7 +37,12 @@ test: $(VENV)/.installed-dev packages  ## Check everything: format, lint, types,
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive reconciler agents tools
-	$(BIN)/pytest -n 4 --dist worksteal
+	$(BIN)/pytest -n 4 --dist worksteal --ignore tests/frameworks
+
+# at most ten minutes, of which five are for the packages; without them it says so and is done
+frameworks: $(VENV)/.installed-dev  ## Run programs of PyTorch, Lightning, Ray and others as jobs.
+	@$(PYTHON) -m tests.frameworks.install
+	timeout --kill-after 10 290 $(BIN)/pytest tests/frameworks
 
 quick: $(VENV)/.installed-dev  ## Check format, lint, import rules and the fast unit tests.
 	$(BIN)/ruff format --check .
@@ -71,5 +76,5 @@ format: $(VENV)/.installed-dev  ## Format the code and fix what the linter can.
 lock: $(VENV)/.installed  ## Write locked.txt: every package with its hash, for installs that check them.
 	$(BIN)/python -m tools.lock locked.txt
 
-clean:  ## Remove .venv and what was built.
-	rm -rf $(VENV) demo dist site
+clean:  ## Remove .venv, .venv-frameworks and what was built.
+	rm -rf $(VENV) .venv-frameworks demo dist site

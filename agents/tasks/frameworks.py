@@ -179,6 +179,17 @@ def ray(gang: Gang) -> dict[str, str]:
     }
 
 
+def defaults(framework: str, secret: str) -> dict[str, str]:
+    """Return variables of a framework that a job may change.
+
+    Without a token whoever reaches the ports of a Ray cluster can run code there. Where the user
+    has one of earlier clusters, only the head would ask for that.
+    """
+    if framework == "ray" and secret:
+        return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secret}
+    return {}
+
+
 def slurm(gang: Gang) -> dict[str, str]:
     """Return the variables that scripts written for Slurm use.
 

@@ -50,6 +50,7 @@ def environment_of(
     """
     folder = node.attempt_folder(assignment.attempt)
     base = _base(folder, template, node, user, surroundings or TaskSurroundings())
+    base |= frameworks.defaults(template.framework, assignment.secret)
     chosen = {k: v for k, v in template.environment.items() if not k.startswith(RESERVED_PREFIX)}
     reserved = {
         "MUSTER_JOB": template.job,

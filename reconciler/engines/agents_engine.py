@@ -21,6 +21,9 @@ from reconciler.model.state import identifiers, outcome, records
 from reconciler.model.state.states import AttemptState
 from reconciler.model.values import hostlists
 
+#: Frameworks whose tasks prove to each other that they are of one gang.
+_SECRETIVE = frozenset({"mpi", "ray"})
+
 
 class _Watched(msgspec.Struct, frozen=True):
     """The plan of a node besides its tasks: checks, volumes, MIG layout, pool and commands."""
@@ -187,7 +190,7 @@ class AgentsEngine:
                     mig_profile=attempt.mig_profile,
                     instances=attempt.instances,
                     addresses=_addresses(attempt, state),
-                    secret=self._secret(attempt) if job.spec.framework == "mpi" else "",
+                    secret=self._secret(attempt) if job.spec.framework in _SECRETIVE else "",
                     saved=_saved(job, attempt.element),
                     hold=self._holds(job.spec, attempt, state),
                     saves_every_s=attempt.saves_every_s,

@@ -47,6 +47,7 @@ class Bed:
         controller: str = local_controller.MODULE,
         expects_defects: bool = False,
         isolate: bool = False,
+        isolation: str = "auto",
     ) -> None:
         self.folder = folder
         self.expects_defects = expects_defects
@@ -66,6 +67,7 @@ class Bed:
                 identity="tester@example.org",
                 controller_module=controller,
                 isolate=isolate,
+                isolation=isolation,
             )
         )
         self.api: api_client.ApiClient | None = None

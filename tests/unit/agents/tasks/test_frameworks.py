@@ -83,6 +83,15 @@ def test_names_of_frameworks(framework: str) -> None:
     assert {name: found.get(name) for name in expected} == expected
 
 
+def test_tasks_of_ray_have_a_token_unless_the_job_says_otherwise() -> None:
+    found = environment("ray")
+    assert (found["RAY_AUTH_MODE"], found["RAY_AUTH_TOKEN"]) == ("token", "hidden")
+    assert (
+        environment("ray", environment={"RAY_AUTH_MODE": "disabled"})["RAY_AUTH_MODE"] == "disabled"
+    )
+    assert "RAY_AUTH_TOKEN" not in environment("slurm")
+
+
 def slurm_ids(**fields: Any) -> tuple[str, str]:
     found = frameworks.slurm(msgspec.structs.replace(GANG, **fields))
     return found["SLURM_JOB_ID"], found["SLURM_ARRAY_JOB_ID"]

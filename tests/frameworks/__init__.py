@@ -1,0 +1,1 @@
+"""Programs of real frameworks, as jobs of a real controller; see ``make frameworks``."""

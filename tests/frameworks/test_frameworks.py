@@ -1,0 +1,336 @@
+"""What people run: data loaders, managers, gangs of PyTorch, Lightning, Ray, Dask, notebooks.
+
+Each is a job of a real controller on virtual nodes; what it does is checked by what it says.
+"""
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.frameworks import install
+from tests.integration import beds
+
+PROGRAMS = install.FOLDER / "bin"
+LONG_S = 120.0
+ENDED = ("Succeeded", "Failed", "TimedOut", "Cancelled")
+
+LOADER = """\
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+if __name__ == "__main__":
+    data = TensorDataset(torch.ones(1000, 8))
+    print("rows", sum(batch[0].shape[0] for batch in DataLoader(data, 100, num_workers=2)))
+"""
+MANAGER = """\
+import multiprocessing
+
+def add(shared, number):
+    shared.append(number)
+
+if __name__ == "__main__":
+    with multiprocessing.Manager() as manager:
+        shared = manager.list()
+        for number in range(2):
+            one = multiprocessing.Process(target=add, args=(shared, number))
+            one.start()
+            one.join()
+        print("shared", sorted(shared))
+"""
+RANKS = """\
+import os
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+total = torch.tensor([float(dist.get_rank())])
+dist.all_reduce(total)
+print("rank", dist.get_rank(), "of", dist.get_world_size(), "task", os.environ["MUSTER_RANK"],
+      "sum", int(total), flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+#: Trains until it is told that it is enough; saves on SIGUSR1 and every few steps.
+DDP = """\
+import os, pathlib, signal, sys, time
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+torch.set_num_threads(1)
+stop = False
+
+def save_and_leave(number, frame):
+    global stop
+    stop = True
+
+signal.signal(signal.SIGUSR1, save_and_leave)
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+folder = pathlib.Path(os.environ["MUSTER_CHECKPOINT_DIR"])
+latest, first = os.environ.get("MUSTER_CHECKPOINT"), 0
+if latest:
+    saved = torch.load(folder / latest, weights_only=True)
+    model.load_state_dict(saved["model"])
+    first = saved["step"]
+print("rank", rank, "task", os.environ["MUSTER_RANK"], "from step", first, flush=True)
+
+def save(step):
+    if rank == 0:
+        path = folder / f"step-{step:06d}"
+        torch.save({"model": model.state_dict(), "step": step}, f"{path}.tmp")
+        os.replace(f"{path}.tmp", path)
+
+step = first
+while True:
+    step += 1
+    loss = model(torch.ones(8, 4)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    # all ranks have to leave in the same step
+    told = torch.tensor([float(stop), float(first > 0 and step >= first + 3)])
+    dist.all_reduce(told, dist.ReduceOp.MAX)
+    if told[0] or told[1]:
+        save(step)
+        dist.barrier()
+        dist.destroy_process_group()
+        print("rank", rank, "leaves at step", step, flush=True)
+        sys.exit(0 if told[1] else 75)
+    if step == 3 and rank == 0:
+        print("training", flush=True)
+    time.sleep(0.1)
+"""
+LIGHTNING = """\
+from lightning.fabric import Fabric
+from lightning.fabric.plugins.environments import SLURMEnvironment
+
+assert SLURMEnvironment.detect()
+fabric = Fabric(accelerator="cpu", devices=DEVICES, num_nodes=NODES, strategy="ddp")
+fabric.launch()
+environment = fabric.strategy.cluster_environment
+total = fabric.all_reduce(float(fabric.global_rank), reduce_op="sum")
+print("rank", fabric.global_rank, "of", fabric.world_size, "by", type(environment).__name__,
+      "sum", int(total), "job", SLURMEnvironment.job_id(), flush=True)
+"""
+SUBMITIT = """\
+import os
+import submitit
+
+os.environ["SUBMITIT_EXECUTOR"] = "slurm"  # as its executor does
+found = submitit.JobEnvironment()
+print("rank", found.global_rank, "of", found.num_tasks, "on", len(found.hostnames), found.job_id)
+"""
+TUNE = """\
+import ray, time
+
+ray.init(address="auto", log_to_driver=False)
+until = time.monotonic() + 90
+while len([one for one in ray.nodes() if one["Alive"]]) < 2:
+    assert time.monotonic() < until, ray.nodes()
+    time.sleep(0.2)
+
+@ray.remote(num_cpus=1)
+def square(number):
+    return number * number
+
+print("squares", ray.get([square.remote(number) for number in range(4)]), flush=True)
+"""
+RAY = """\
+#!/bin/sh
+if [ "$MUSTER_RAY_IS_HEAD" = 1 ]; then
+  ray start --head --num-cpus 2 --port "$MUSTER_RAY_PORT" --include-dashboard=false &&
+    exec python3 tune.py
+fi
+exec ray start --address "$RAY_ADDRESS" --num-cpus 2 --block
+"""
+DASK = """\
+import os, sys
+from distributed import Client
+
+with Client(f"tcp://{os.environ['MUSTER_MASTER_ADDR']}:{os.environ['MUSTER_MASTER_PORT']}",
+            timeout="90s") as client:
+    client.wait_for_workers(2, timeout=90)
+    print("squares", client.gather(client.map(lambda number: number**2, range(4))))
+"""
+NOTEBOOK = """\
+import json, os, subprocess, sys, time, urllib.request
+
+server = subprocess.Popen(
+    [sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root", "--ip=127.0.0.1",
+     "--port=0", "--IdentityProvider.token=hidden", "--ServerApp.root_dir=."])
+info = None
+until = time.monotonic() + 60
+while info is None and time.monotonic() < until:
+    listed = subprocess.run([sys.executable, "-m", "jupyter_server", "list", "--json"],
+                            capture_output=True, text=True)
+    info = json.loads(listed.stdout.splitlines()[0]) if listed.stdout.strip() else None
+request = urllib.request.Request(info["url"] + "api/status")
+request.add_header("Authorization", "token hidden")
+print("kernels", json.load(urllib.request.urlopen(request))["kernels"])
+server.terminate()
+server.wait()
+"""
+
+
+def python(bed: beds.Bed, name: str, text: str, folder: Path, **spec: Any) -> str:
+    """Run a program of Python as a job; what its first task says."""
+    (folder / "program.py").write_text(text)
+    return run(bed, name, "#!/bin/sh\nexec python3 program.py\n", folder, **spec)
+
+
+def submit(bed: beds.Bed, name: str, script: str, folder: Path, **spec: Any) -> None:
+    """Commit a job whose programs are those of the frameworks' environment."""
+    fields = {
+        "workingDirectory": str(folder),
+        "timeLimit": "4m",
+        "environment": {
+            "PATH": f"{PROGRAMS}:/usr/bin:/bin",
+            "OMP_NUM_THREADS": "1",
+            # a busy machine takes its time
+            "RAY_raylet_start_wait_time_s": "120",
+        },
+        **spec,
+    }
+    lines = [f"  {key}: {json.dumps(value)}" for key, value in fields.items()]
+    lines += ["  script: |", textwrap.indent(script, "    ")] if script else []
+    bed.commit({f"{name}.yaml": beds.job(name, "\n".join(lines))})
+
+
+def run(bed: beds.Bed, name: str, script: str, folder: Path, **spec: Any) -> str:
+    """Run a job, which has to succeed; what its first task says."""
+    submit(bed, name, script, folder, **spec)
+    return succeeded(bed, name)
+
+
+def succeeded(bed: beds.Bed, name: str) -> str:
+    """What the first task of a job says, which has to succeed."""
+    job = bed.until_state(name, *ENDED, timeout_s=LONG_S)
+    said = bed.output(name)
+    assert job["state"] == "Succeeded", f"{job.get('message')}\n{said}\n{errors(bed, job)}"
+    return said
+
+
+def errors(bed: beds.Bed, job: beds.Json) -> str:
+    """What the tasks of a job have written to their standard error."""
+    logs = bed.folder.glob(f"**/logs/{job['key']}.*.stderr")
+    return "\n".join(f"{path.name}: {path.read_text(errors='replace')}" for path in sorted(logs))
+
+
+def test_a_data_loader_has_workers(bed: beds.Bed, tmp_path: Path) -> None:
+    assert "rows 1000" in python(bed, "a-data-loader-with-a-long-name", LOADER, tmp_path)
+
+
+def test_a_manager_serves_processes(bed: beds.Bed, tmp_path: Path) -> None:
+    assert "shared [0, 1]" in python(bed, "manager", MANAGER, tmp_path)
+
+
+def test_tasks_are_ranks_of_pytorch(bed: beds.Bed, tmp_path: Path) -> None:
+    said = python(bed, "env-ranks", RANKS, tmp_path, framework="torchrun", count=2)
+    assert "of 2 task" in said
+    assert "sum 1" in said
+
+
+def guides_torchrun(processes: int, program: str) -> str:
+    """The script of the guide, with so many processes in each task."""
+    text = (install.PROJECT / "docs/guides/researcher/distributed.md").read_text()
+    _, _, script = text.partition("## torchrun itself")[2].partition("script: |\n")
+    script = textwrap.dedent(script.partition("```")[0])
+    replaced = script.replace("--nproc-per-node 8", f"--nproc-per-node {processes}")
+    replaced = replaced.replace("train.py", program)
+    assert replaced.count(program) == 1
+    assert replaced != script
+    return replaced
+
+
+def test_ranks_of_torchrun_stay_on_their_tasks(bed: beds.Bed, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(RANKS)
+    script = guides_torchrun(2, "program.py")
+    said = run(bed, "static", script, tmp_path, framework="torchrun", count=2)
+    assert sorted(line for line in said.splitlines() if line.startswith("rank")) in [
+        [f"rank {rank} of 4 task {task} sum 6" for rank in (2 * task, 2 * task + 1)]
+        for task in (0, 1)
+    ]
+
+
+def test_a_gang_that_is_preempted_saves_and_goes_on(bed: beds.Bed, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(DDP)
+    submit(
+        bed, "ddp", guides_torchrun(2, "program.py"), tmp_path,
+        framework="torchrun", count=2, resources={"cpu": 3},
+        checkpoint={"signal": "SIGUSR1", "grace": "60s", "pattern": "step-*", "settle": "0s"},
+    )  # fmt: skip
+    bed.until(lambda: "training" in all_said(bed, "ddp", 2), LONG_S)
+    submit(
+        bed, "urgent", "sleep 1", tmp_path, count=2, resources={"cpu": 3}, priority=90,
+    )  # fmt: skip
+    succeeded(bed, "urgent")
+    job = bed.until_state("ddp", *ENDED, timeout_s=LONG_S)
+    said = all_said(bed, "ddp", 2)
+    assert job["state"] == "Succeeded", (job.get("message"), said)
+    begun = [line for line in said.splitlines() if "from step" in line]
+    assert len(begun) == 4
+    assert "from step 0" not in said
+
+
+def all_said(bed: beds.Bed, name: str, tasks: int) -> str:
+    """What the newest try of each task of a job has said."""
+    return "".join(bed.output(name, task=f"main-{index}") for index in range(tasks))
+
+
+@pytest.mark.parametrize("tasks", [2, 4])
+def test_lightning_reads_the_variables_of_slurm(bed: beds.Bed, tmp_path: Path, tasks: int) -> None:
+    said = []
+    for name in ("one", "other"):
+        # tasks on each node, as Lightning wants them: its devices times its nodes
+        text = LIGHTNING.replace("DEVICES", str(tasks // 2)).replace("NODES", "2")
+        said.append(
+            python(
+                bed, f"lightning-{name}-{tasks}", text, tmp_path,
+                framework="slurm", count=tasks, resources={"cpu": 4 // (tasks // 2)},
+            )
+        )  # fmt: skip
+        assert f"of {tasks} by SLURMEnvironment sum {sum(range(tasks))}" in said[-1]
+    numbers = {line.split()[-1] for text in said for line in text.splitlines() if "job" in line}
+    assert len(numbers) == 2
+
+
+def test_submitit_knows_its_place(bed: beds.Bed, tmp_path: Path) -> None:
+    said = python(bed, "submitit", SUBMITIT, tmp_path, framework="slurm", count=2)
+    assert "of 2 on" in said
+
+
+def test_a_job_of_ray_ends_as_its_head_does(bed: beds.Bed, tmp_path: Path) -> None:
+    (tmp_path / "tune.py").write_text(TUNE)
+    began = run(bed, "ray", RAY, tmp_path, framework="ray", count=2, resources={"cpu": 2})
+    assert "squares [0, 1, 4, 9]" in began
+
+
+def test_a_cluster_of_dask_ends_with_its_client(bed: beds.Bed, tmp_path: Path) -> None:
+    (tmp_path / "client.py").write_text(DASK)
+    address = "tcp://$MUSTER_MASTER_ADDR:$MUSTER_MASTER_PORT"
+    groups = [
+        {"name": "client", "script": "#!/bin/sh\nexec python3 client.py\n"},
+        {
+            "name": "scheduler",
+            "script": "#!/bin/sh\nexec dask scheduler --host $MUSTER_MASTER_ADDR "
+            "--port $MUSTER_MASTER_PORT --no-dashboard\n",
+        },
+        {
+            "name": "worker",
+            "count": 2,
+            "script": f"#!/bin/sh\nexec dask worker {address} --nthreads 1 --no-dashboard\n",
+        },
+    ]
+    submit(bed, "dask", "", tmp_path, framework="slurm", groups=groups, endsWith="client")
+    assert "squares [0, 1, 4, 9]" in succeeded(bed, "dask")
+
+
+def test_a_notebook_server_answers(bed: beds.Bed, tmp_path: Path) -> None:
+    assert "kernels 0" in python(bed, "notebook", NOTEBOOK, tmp_path)
