@@ -337,6 +337,11 @@ def test_what_can_never_start_is_not_waited_for(bed: beds.Bed) -> None:
     never, ended = done.stdout.splitlines()
     assert never.startswith("after: DependencyNeverMet: ")
     assert ended == "breaks: Failed"
+    done = muster(bed, "wait", "after")
+    assert (done.returncode, done.stdout) == (4, f"{never}\n")
+    done = muster(bed, "wait", "kept")
+    assert done.returncode == 4
+    assert done.stdout.startswith("kept: Held: held by its document")
     done = muster(bed, "wait", "kept", "--until", "held")
     assert (done.returncode, done.stdout) == (0, "kept: Held\n")
 

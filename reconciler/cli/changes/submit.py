@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from reconciler.cli import completion, context, lazy_import, terminal
-from reconciler.cli.changes import overrides, submit_options, submit_surroundings
+from reconciler.cli.changes import (
+    job_fields,
+    overrides,
+    sbatch_lines,
+    submit_options,
+    submit_surroundings,
+)
 
 if TYPE_CHECKING:
     from reconciler.operations.changes import (
@@ -127,47 +133,6 @@ _Queue = Annotated[
         callback=context.require_name,
     ),
 ]
-_Array = Annotated[
-    str | None,
-    typer.Option(
-        "--array",
-        help="Run the command so many times, as an array: 10, the same as 0-9, or indexes such as "
-        "1,3,5-9:2; %4 behind runs 4 at once. $MUSTER_ARRAY_INDEX is the index. Default: no array.",
-    ),
-]
-_Gpus = Annotated[
-    float | None,
-    typer.Option("--gpus", "-g", help="GPUs per task; 0.5 is half a GPU. Default: 0."),
-]
-_Least = Annotated[
-    int | None,
-    typer.Option(
-        "--min",
-        help="Start when this many tasks have room; the others join later. Needs --max or "
-        "--tasks. Default: all tasks start together.",
-    ),
-]
-_Most = Annotated[
-    int | None,
-    typer.Option(
-        "--max",
-        help="The most tasks, instead of --tasks: the job grows when there is room. "
-        "Default: --tasks.",
-    ),
-]
-_PriorityClass = Annotated[
-    str | None,
-    typer.Option(
-        "--priority-class", help="Priority class, which must be in git. Default: none, priority 50."
-    ),
-]
-_Framework = Annotated[
-    str | None,
-    typer.Option(
-        help="How tasks find each other: torchrun, mpi, jax, tensorflow, ray or slurm. "
-        "Default: none."
-    ),
-]
 
 
 def submit(
@@ -190,7 +155,7 @@ def submit(
         ),
     ] = None,
     queue: _Queue = None,
-    gpus: _Gpus = None,
+    gpus: job_fields.Gpus = None,
     cpus: Annotated[
         str | None, typer.Option("--cpus", "-c", help="CPUs per task: 2, 0.5 or 500m. Default: 1.")
     ] = None,
@@ -199,16 +164,25 @@ def submit(
     ] = None,
     nodes: submit_options.Nodes = None,
     tasks: submit_options.Tasks = None,
-    least: _Least = None,
-    most: _Most = None,
-    array: _Array = None,
+    least: job_fields.Least = None,
+    most: job_fields.Most = None,
+    array: job_fields.Array = None,
     time_limit: submit_options.TimeLimit = None,
     signal_name: submit_options.Signal = None,
-    priority: _PriorityClass = None,
-    framework: _Framework = None,
+    priority: job_fields.PriorityClass = None,
+    framework: job_fields.Framework = None,
     env: submit_surroundings.Env = None,
     export: submit_surroundings.Export = None,
     modules: submit_surroundings.Modules = None,
+    depends: job_fields.Depends = None,
+    chdir: job_fields.Chdir = None,
+    image: job_fields.Image = None,
+    attempts: job_fields.Retries = None,
+    priority_number: job_fields.Priority = None,
+    hold: job_fields.Hold = False,
+    exclusive: job_fields.Exclusive = False,
+    pools: job_fields.Pools = None,
+    fields: job_fields.Fields = None,
     dry_run: DryRun = False,
     clone: Clone = None,
     with_local: WithLocal = False,
@@ -219,7 +193,7 @@ def submit(
 
     The text of a script goes along, and what follows it are its arguments. A command after `--` is
     run as it stands. Both start in this folder and with the active Python environment where the
-    node really has them. Options of the job (--name to --module) come first; YAML files describe
+    node really has them. Options of the job (--name to --set) come first; YAML files describe
     themselves. A submission is a commit: in your clone, or by the controller.
 
     Example: muster submit jobs/train.yaml jobs/evaluate.yaml
@@ -270,7 +244,14 @@ def submit(
             checkpoint=submit_options.checkpoint(signal_name),
             environment=submit_surroundings.variables(env, export, os.environ),
             modules=tuple(modules or ()),
+            fields=job_fields.fields_of(
+                job_fields.GivenFields(
+                    depends, chdir, image, attempts, priority_number, pools, hold, exclusive
+                )
+            ),
+            written=job_fields.written_fields(fields),
         )
+        options = sbatch_lines.fill(options, named=name is not None)
         submit_options.require_values(job_document.job_text(options), problems)
         text = job_document.job_text(submit_surroundings.with_place(options, mark=not dry_run))
         submissions = [change_requests.Submit(text, context.identity(clone))]
@@ -291,6 +272,7 @@ def _from_files(names: list[str], owner: str | None) -> list[change_requests.Sub
         place = submit_options.STANDARD_INPUT if name == "-" else name
         try:
             submissions.append(change_requests.Submit(_read(name), owner, place))
+            sbatch_lines.note_lines(submissions[-1].text, place)
         except OSError as error:
             problems.append(f"{place} can't be read: {error.strerror or error}")
         except UnicodeDecodeError as error:

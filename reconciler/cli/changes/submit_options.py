@@ -68,6 +68,7 @@ def require_files_alone(at: typer.Context, files: list[str]) -> None:
         for one in at.command.params
         if one.name not in _OF_THE_SUBMISSION
         and at.params.get(one.name or "") not in (None, [], ())
+        and at.params[one.name or ""] is not False
     ]
     if given:
         terminal.fail(*_not_with_files(given, files))
@@ -178,6 +179,12 @@ _OPTION_OF = {
     "spec.array.indexes": "--array",
     "spec.array.parallelism": "--array",
     "spec.modules": "--module",
+    "spec.dependsOn": "--depends",
+    "spec.workingDirectory": "--chdir",
+    "spec.image": "--image",
+    "spec.retries.limit": "--retries",
+    "spec.priority": "--priority",
+    "spec.pools": "--pool",
     "spec.script": "script",
     "spec.arguments": "argument of the script",
 }

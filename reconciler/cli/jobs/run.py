@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reconciler.cli import completion, context, interrupts, lazy_import, retries, terminal
-from reconciler.cli.changes import submit, submit_options, submit_surroundings
+from reconciler.cli.changes import job_fields, submit, submit_options, submit_surroundings
 from reconciler.cli.jobs import run_output, wait
 
 if TYPE_CHECKING:
@@ -110,6 +110,15 @@ def run(
     env: submit_surroundings.Env = None,
     export: submit_surroundings.Export = None,
     modules: submit_surroundings.Modules = None,
+    depends: job_fields.Depends = None,
+    chdir: job_fields.Chdir = None,
+    image: job_fields.Image = None,
+    attempts: job_fields.Retries = None,
+    priority_number: job_fields.Priority = None,
+    hold: job_fields.Hold = False,
+    exclusive: job_fields.Exclusive = False,
+    pools: job_fields.Pools = None,
+    fields: job_fields.Fields = None,
     clone: submit.Clone = None,
     server: context.Server = None,
     token_file: context.TokenFile = None,
@@ -148,6 +157,12 @@ def run(
         checkpoint=submit_options.checkpoint(signal_name),
         environment=submit_surroundings.variables(env, export, os.environ),
         modules=tuple(modules or ()),
+        fields=job_fields.fields_of(
+            job_fields.GivenFields(
+                depends, chdir, image, attempts, priority_number, pools, hold, exclusive
+            )
+        ),
+        written=job_fields.written_fields(fields),
     )
     submit_options.require_values(job_document.job_text(options))
     options = submit_surroundings.with_place(options, mark=True)

@@ -33,6 +33,8 @@ else:
 
 #: Exit code of `muster run` and `muster wait` when the time is up.
 TIMED_OUT = 124
+#: Exit code of `muster wait` for jobs of which none failed, and some wait for a person.
+STUCK = 4
 #: How long one request waits for events of a job.
 LOOK_S = 20.0
 #: How long an unknown job may take to appear: the controller reads commits at once.
@@ -99,6 +101,7 @@ def wait_until(
     ends_at: float | None = None,
     *,
     give_up: bool = False,
+    if_held: bool = False,
 ) -> Json:
     """Return the job as soon as `condition` holds; None if the time is up before.
 
@@ -107,7 +110,8 @@ def wait_until(
     Raises:
         NotAppliedError: the job is unknown, because git does not apply.
         VanishedError: the job was refused, and its YAML was deleted.
-        ImpossibleError: with `give_up`, if it could never start for a while.
+        ImpossibleError: with `give_up`, if it could never start for a while; with `if_held` also
+            if it was held for as long.
     """
     after: int | None = None
     last_reason = ""
@@ -132,7 +136,7 @@ def wait_until(
         if job is None and late and last_reason != UNKNOWN:
             last_reason = UNKNOWN
             _tell_unknown(api, name)
-        hopeless = _hopeless(job) if give_up and job is not None else ""
+        hopeless = _hopeless(job, if_held=if_held) if give_up and job is not None else ""
         if not hopeless:
             impossible_until = None
         elif impossible_until is None:
@@ -208,10 +212,11 @@ def _leave_unknown(api: retries.Patient, error: api_client.ApiError) -> NoReturn
     raise error
 
 
-def _hopeless(job: Json) -> str:
+def _hopeless(job: Json, *, if_held: bool) -> str:
     """Return the reason that waiting does not end, if there is one."""
+    is_held = if_held and job["state"] == "Held"
     for reason in job["reasons"]:
-        if reason_order.is_never(reason):
+        if reason_order.is_never(reason) or (is_held and reason["code"] == "Held"):
             return f"{reason['code']}: {reason['message']}"
     return ""
 
@@ -241,10 +246,11 @@ def wait(
 ) -> None:
     """Wait until jobs have ended.
 
-    Each job's state is printed as it comes. A job that can never start, such as one whose
-    dependency has failed, is not waited for after half a minute. Exit codes: 0 all succeeded, or
-    are as far as --until says; 1 not all are, or a name is unknown; 124 the time is up; 125 the
-    controller can't be reached, or did not come back within a minute.
+    Each job's state is printed as it comes. A job that is held, or can never start, such as one
+    whose dependency has failed, is not waited for after half a minute. Exit codes: 0 all succeeded,
+    or are as far as --until says; 1 not all are, or a name is unknown; 4 none has failed, and some
+    are held or can never start; 124 the time is up; 125 the controller can't be reached, or did not
+    come back within a minute.
 
     Example: muster wait train evaluate --timeout 2h
     """
@@ -255,7 +261,7 @@ def wait(
     with context.controller(server, token_file) as api:
         try:
             patient = retries.Patient(api, ends_at=ends_at)
-            failed = _ended_badly(patient, names, until, ends_at, span)
+            failed, stuck = _ended_badly(patient, names, until, ends_at, span)
         except VanishedError as error:
             terminal.fail(f"{error}; its YAML was deleted")
         except (retries.GoneError, api_client.ApiError) as error:
@@ -269,30 +275,40 @@ def wait(
             terminal.fail(
                 f"nobody reads the output any more; {continues_text(names)}", retries.FAILED
             )
-    raise typer.Exit(terminal.ERROR if failed else terminal.DONE)
+    code = STUCK if stuck else terminal.DONE
+    raise typer.Exit(terminal.ERROR if failed else code)
 
 
 def _ended_badly(
     api: retries.Patient, names: list[str], until: Until, ends_at: float | None, span: str
-) -> list[str]:
-    """Wait for jobs and print each one's state. Return those that failed or can never start."""
+) -> tuple[list[str], list[str]]:
+    """Wait for jobs and print each one's state.
+
+    Returns:
+        Those that failed, and those that are held or can never start.
+    """
     _require_known(api, names)
-    failed = []
+    failed, stuck = [], []
     for name in names:
         try:
             job = wait_until(
-                api, name, lambda item: item["state"] in REACHED[until], ends_at, give_up=True
+                api,
+                name,
+                lambda item: item["state"] in REACHED[until],
+                ends_at,
+                give_up=True,
+                if_held=True,
             )
         except ImpossibleError as why:
             terminal.out.print(f"{name}: {terminal.escape_control(str(why))}", markup=False)
-            failed.append(name)
+            stuck.append(name)
             continue
         if job is None:
             terminal.fail(f"{name} has not {_FAR[until]} after {span}", TIMED_OUT)
         terminal.out.print(f"{name}: {job['state']}", markup=False)
         if job["state"] not in REACHED[until] - FINISHED | {"Succeeded"}:
             failed.append(name)
-    return failed
+    return failed, stuck
 
 
 def _require_known(api: retries.Patient, names: list[str]) -> None:

@@ -174,7 +174,8 @@ class TryJudge:
         if not attempts or draft.elements[element] not in job_draft.LIVE_CODES:
             return None
         if _has_led(draft.spec, attempts):
-            return self._finish(draft, element, attempts)
+            self._finish(draft, element, attempts)
+            return None
         if elastic_jobs.is_resizable(draft.spec) and draft.note(element).verdict is None:
             self._departures.let_go(draft, element)
             attempts = self._under_way(draft, element)

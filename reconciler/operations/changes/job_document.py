@@ -2,6 +2,7 @@
 
 import difflib
 import re
+from collections.abc import Mapping
 
 import msgspec
 
@@ -19,7 +20,8 @@ _NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
 class JobOptions(msgspec.Struct, frozen=True):
     """Options of a job for ``submit`` and ``run``. None means that the document leaves it out.
 
-    With a ``script``, the words of the ``command`` after the first are its arguments.
+    With a ``script``, the words of the ``command`` after the first are its arguments. ``fields``
+    are others, by path below ``spec``; ``written`` are such with values in YAML, which win.
     """
 
     name: str
@@ -44,6 +46,8 @@ class JobOptions(msgspec.Struct, frozen=True):
     environment: dict[str, str] = {}
     modules: tuple[str, ...] = ()
     submitted: folder_identity.SubmitPlace = folder_identity.NOWHERE
+    fields: Mapping[str, object] = {}
+    written: Mapping[str, str] = {}
 
 
 def job_document(options: JobOptions) -> dict[str, object]:
@@ -88,12 +92,36 @@ def job_document(options: JobOptions) -> dict[str, object]:
         if options.command[1:]:
             spec["arguments"] = list(options.command[1:])
         spec["script"] = options.script
+    for path, value in options.fields.items():
+        _set(spec, path, value)
+    for path, text in options.written.items():
+        _set(spec, path, _read(text))
     return {
         "apiVersion": fields.API_VERSION,
         "kind": "Job",
         "metadata": {"name": options.name},
         "spec": spec,
     }
+
+
+def _set(spec: dict[str, object], path: str, value: object) -> None:
+    """Set a field by its path. What stands in its way is replaced: the check says what is wrong."""
+    *above, last = path.split(".")
+    for name in above:
+        inner = spec.get(name)
+        if not isinstance(inner, dict):
+            inner = spec[name] = {}
+        spec = inner
+    spec[last] = value
+
+
+def _read(text: str) -> object:
+    """Return a value that is written as in YAML; text that is no YAML stands for itself."""
+    try:
+        (document,) = yaml_edit.documents(f"value: {text}\n")
+        return document["value"]
+    except (yaml_edit.EditError, ValueError, TypeError, KeyError):
+        return text
 
 
 def _submitted(place: folder_identity.SubmitPlace) -> dict[str, object] | None:

@@ -1,0 +1,153 @@
+"""Options of `submit` and `run` that set fields of the job, most of them as they stand in YAML."""
+
+import re
+from typing import Annotated, NamedTuple
+
+import typer
+
+from reconciler.cli import terminal
+from reconciler.model.values import found_values
+
+Array = Annotated[
+    str | None,
+    typer.Option(
+        "--array",
+        help="Run the command so many times, as an array: 10, the same as 0-9, or indexes such as "
+        "1,3,5-9:2; %4 behind runs 4 at once. $MUSTER_ARRAY_INDEX is the index. Default: no array.",
+    ),
+]
+Gpus = Annotated[
+    float | None,
+    typer.Option("--gpus", "-g", help="GPUs per task; 0.5 is half a GPU. Default: 0."),
+]
+Least = Annotated[
+    int | None,
+    typer.Option(
+        "--min",
+        help="Start when this many tasks have room; the others join later. Needs --max or "
+        "--tasks. Default: all tasks start together.",
+    ),
+]
+Most = Annotated[
+    int | None,
+    typer.Option(
+        "--max",
+        help="The most tasks, instead of --tasks: the job grows when there is room. "
+        "Default: --tasks.",
+    ),
+]
+PriorityClass = Annotated[
+    str | None,
+    typer.Option(
+        "--priority-class", help="Priority class, which must be in git. Default: none, priority 50."
+    ),
+]
+Framework = Annotated[
+    str | None,
+    typer.Option(
+        help="How tasks find each other: torchrun, mpi, jax, tensorflow, ray or slurm. "
+        "Default: none."
+    ),
+]
+Depends = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--depends",
+        help="Job that must succeed first, or afterAny:JOB (any end) or afterNotOk:JOB; can be "
+        "repeated. Default: none.",
+    ),
+]
+Chdir = Annotated[
+    str | None,
+    typer.Option("--chdir", help="Folder that it starts in, on the node. Default: this one."),
+]
+Image = Annotated[
+    str | None,
+    typer.Option("--image", help="Image of a container to run in, by podman. Default: none."),
+]
+Retries = Annotated[
+    int | None,
+    typer.Option("--retries", help="Tries after the first one if it fails. Default: 0."),
+]
+Priority = Annotated[
+    int | None,
+    typer.Option("--priority", help="Priority as a number, instead of a class. Default: 50."),
+]
+Hold = Annotated[
+    bool, typer.Option("--hold", help="Hold the job: it starts after `muster release`.")
+]
+Exclusive = Annotated[
+    bool, typer.Option("--exclusive", help="Nothing else runs on the nodes that it takes.")
+]
+Pools = Annotated[
+    list[str] | None,
+    typer.Option("--pool", help="Pool that it may run in; can be repeated. Default: any."),
+]
+Fields = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="Any other field of the job, as FIELD=VALUE in YAML: deadline=2027-01-31T06:00:00Z, "
+        "retries.backoff=1m; can be repeated. See: muster schema job.spec. Default: none.",
+    ),
+]
+_CONDITIONS = {"afterok": "afterOk", "afterany": "afterAny", "afternotok": "afterNotOk"}
+_PATH = re.compile(r"[a-z][A-Za-z]*(\.[A-Za-z0-9_-]+)*")
+
+
+class GivenFields(NamedTuple):
+    """The options of this module as they were given, but for `--set`."""
+
+    depends: list[str] | None
+    chdir: str | None
+    image: str | None
+    retries: int | None
+    priority: int | None
+    pools: list[str] | None
+    hold: bool
+    exclusive: bool
+
+
+def fields_of(given: GivenFields) -> dict[str, object]:
+    """Return the fields of a job that options set, by path below `spec`."""
+    found: dict[str, object] = {
+        "dependsOn": [_dependency(word) for word in given.depends or ()],
+        "workingDirectory": given.chdir,
+        "image": given.image,
+        "runtime": "podman" if given.image else None,
+        "retries.limit": given.retries,
+        "priority": given.priority,
+        "suspend": given.hold or None,
+        "exclusive": given.exclusive or None,
+        "pools": list(given.pools or ()),
+    }
+    return {path: value for path, value in found.items() if value not in (None, [])}
+
+
+def written_fields(words: list[str] | None) -> dict[str, str]:
+    """Return the fields that `--set` names, with their values as text in YAML. Exit if a word is no
+    field and value.
+    """
+    found: dict[str, str] = {}
+    for word in words or ():
+        path, sign, value = word.partition("=")
+        path = path.removeprefix("spec.")
+        if not sign or not _PATH.fullmatch(path):
+            shown = found_values.quote(word)
+            terminal.fail(
+                f"--set: found {shown}, expected FIELD=VALUE such as retries.limit=3",
+                terminal.USAGE,
+                ["the fields: muster schema job.spec"],
+            )
+        if path.split(".")[0] == "environment":  # which looks at names of secrets
+            terminal.fail("--set: variables have an option: --env NAME=VALUE", terminal.USAGE)
+        found[path] = value
+    return found
+
+
+def _dependency(word: str) -> dict[str, str]:
+    """Return a dependency as YAML has it, of `JOB` or of `afterAny:JOB`."""
+    condition, sign, job = word.rpartition(":")
+    if not sign:
+        return {"job": word}
+    return {"job": job, "condition": _CONDITIONS.get(condition.lower(), condition)}

@@ -1,0 +1,235 @@
+"""The `#SBATCH` lines of a script: what they ask for becomes options of the job, or is named.
+
+Options of the command line win. No line is passed over without a word.
+"""
+
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from reconciler.cli import terminal
+from reconciler.cli.changes import submit_options
+
+if TYPE_CHECKING:
+    from reconciler.operations.changes import job_document
+
+_LINE = re.compile(r"#SBATCH\s+(.*)")
+#: The most lines that one message names.
+TOLD_MAX = 8
+_SHORT = MappingProxyType(
+    {
+        "J": "job-name",
+        "p": "partition",
+        "n": "ntasks",
+        "N": "nodes",
+        "c": "cpus-per-task",
+        "t": "time",
+        "a": "array",
+        "D": "chdir",
+        "H": "hold",
+        "G": "gpus",
+        "d": "dependency",
+    }
+)
+_FLAGS = frozenset({"hold", "exclusive"})
+_GPUS = re.compile(r"(gpu:)?([A-Za-z0-9._-]+:)?(?P<count>\d+)")
+_NUMBER = re.compile(r"\d+")
+
+
+class SbatchOption(NamedTuple):
+    """An option of a `#SBATCH` line, without dashes, and its value; None for none.
+
+    A word that is no option is the value of one without a name.
+    """
+
+    name: str
+    value: str | None
+
+    @property
+    def text(self) -> str:
+        """The option as it may be written in a line."""
+        if not self.name:
+            return self.value or ""
+        return f"--{self.name}" + ("" if self.value is None else f"={self.value}")
+
+
+def options_in(script: str) -> list[SbatchOption]:
+    """Return the options of the lines before the first command, as sbatch reads them."""
+    found: list[SbatchOption] = []
+    for line in script.splitlines():
+        if line.strip() and not line.startswith("#"):
+            break
+        if match := _LINE.match(line):
+            found += _options(match[1])
+    return found
+
+
+def _options(text: str) -> list[SbatchOption]:
+    """Return the options of one line."""
+    try:
+        words = shlex.split(text, comments=True)
+    except ValueError:
+        return [SbatchOption("", text.strip())]
+    found: list[SbatchOption] = []
+    while words:
+        word = words.pop(0)
+        if word.startswith("--"):
+            name, sign, value = word[2:].partition("=")
+        elif word.startswith("-") and len(word) > 1:
+            name, sign, value = _SHORT.get(word[1], word[1]), word[2:], word[2:].removeprefix("=")
+        else:
+            found.append(SbatchOption("", word))
+            continue
+        if not sign and name not in _FLAGS and words and not words[0].startswith("-"):
+            value, sign = words.pop(0), "="
+        found.append(SbatchOption(name, value if sign else None))
+    return found
+
+
+def fill(options: "job_document.JobOptions", *, named: bool) -> "job_document.JobOptions":
+    """Return a job's options with what the lines of its script ask for; name the other lines.
+
+    Args:
+        options: of the command line.
+        named: True if that names the job.
+    """
+    asked = options_in(options.script or "")
+    if not asked:
+        return options
+    written = {one.name: one.value or "" for one in asked}
+    found: dict[str, object] = {}
+    fields: dict[str, object] = {}
+    left: list[str] = []
+    for one in asked:
+        value = one.value or ""
+        if one.name in _TRANSLATED and (made := _TRANSLATED[one.name](value, written)):
+            found |= made
+        elif one.name in _FIELDS and (value or one.name in _FLAGS):
+            path, read = _FIELDS[one.name]
+            fields[path] = read(value)
+        else:
+            left.append(one.text)
+    chosen = {name: value for name, value in found.items() if _is_open(options, name, named=named)}
+    if left:
+        _tell("no option does the same here, so these lines change nothing", left)
+    if chosen or fields:
+        taken = [one.text for one in asked if one.text not in left]
+        _tell("taken from the script, where the command line says nothing else", taken)
+    fields = {path: value for path, value in fields.items() if path not in options.fields}
+    return msgspec.structs.replace(options, **chosen, fields={**fields, **options.fields})
+
+
+def note_lines(text: str, place: str) -> None:
+    """Say that lines of a script in a YAML file change nothing, if it has any."""
+    lines = [line.strip() for line in text.splitlines() if _LINE.match(line.strip())]
+    if lines:
+        _tell(f"{place}: fields of the job say what it asks for; these lines change nothing", lines)
+
+
+def _tell(what: str, lines: list[str]) -> None:
+    more = len(lines) - TOLD_MAX
+    names = ", ".join(lines[:TOLD_MAX]) + (f" and {more} more" if more > 0 else "")
+    terminal.note(f"#SBATCH: {what}: {terminal.escape_control(names)}")
+
+
+def _is_open(options: "job_document.JobOptions", name: str, *, named: bool) -> bool:
+    """Return True if the command line leaves an option to the script."""
+    if name in {"count", "placement"}:
+        return options.count is None and options.most is None
+    if name == "name":
+        return not named
+    return getattr(options, name) in (None, {})
+
+
+def _is_one_per_node(written: Mapping[str, str]) -> bool:
+    """Return True if each node gets one task, so that amounts of a node are those of a task."""
+    tasks = written.get("ntasks", written.get("nodes", "1"))
+    each = written.get("ntasks-per-node", "1")
+    return each == "1" and tasks == written.get("nodes", "1")
+
+
+def _count(value: str, written: Mapping[str, str]) -> dict[str, object]:
+    """Return the number of tasks; none if a range of nodes leaves it open."""
+    nodes, each = written.get("nodes", ""), written.get("ntasks-per-node", "1")
+    if not all(_NUMBER.fullmatch(text) for text in (value, nodes or "1", each)):
+        return {}
+    tasks = int(written["ntasks"]) if _is_number(written, "ntasks") else int(nodes or 1) * int(each)
+    return {"count": tasks, "placement": "spread" if nodes else None}
+
+
+def _is_number(written: Mapping[str, str], name: str) -> bool:
+    return bool(_NUMBER.fullmatch(written.get(name, "")))
+
+
+def _gpus(value: str, written: Mapping[str, str]) -> dict[str, object]:
+    """Return the GPUs of a task, where that is what a node's are."""
+    found = _GPUS.fullmatch(value)
+    return {"gpus": float(found["count"])} if found and _is_one_per_node(written) else {}
+
+
+def _gpus_of_task(value: str, _: Mapping[str, str]) -> dict[str, object]:
+    found = _GPUS.fullmatch(value)
+    return {"gpus": float(found["count"])} if found else {}
+
+
+def _memory(value: str, written: Mapping[str, str]) -> dict[str, object]:
+    """Return the memory of a task, which sbatch counts in mebibytes."""
+    found = re.fullmatch(r"(?P<amount>\d+)(?P<unit>[KMGT]?)B?", value, re.IGNORECASE)
+    if found is None or not int(found["amount"]) or not _is_one_per_node(written):
+        return {}
+    return {"memory": f"{found['amount']}{(found['unit'] or 'M').upper()}i"}
+
+
+def _time(value: str, _: Mapping[str, str]) -> dict[str, object]:
+    """Return the time limit; a bare number is minutes to sbatch."""
+    return {"time_limit": f"{value}m" if _NUMBER.fullmatch(value) else value} if value else {}
+
+
+def _array(value: str, _: Mapping[str, str]) -> dict[str, object]:
+    """Return the elements of an array that begins with 0, as those here do."""
+    problems: list[str] = []
+    if not value.startswith("0-"):
+        return {}
+    count, at_once = submit_options.parse_array(value, problems)
+    return {} if problems else {"array": count, "parallelism": at_once}
+
+
+def _name(value: str, _: Mapping[str, str]) -> dict[str, object]:
+    """Return the job's name, if it can be one here."""
+    return {"name": value} if re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", value) else {}
+
+
+def _plain(name: str) -> "_Translation":
+    return lambda value, _: {name: value} if value else {}
+
+
+_Translation = Callable[[str, Mapping[str, str]], dict[str, object]]
+_TRANSLATED: Mapping[str, _Translation] = MappingProxyType(
+    {
+        "job-name": _name,
+        "partition": _plain("queue"),
+        "ntasks": _count,
+        "nodes": _count,
+        "ntasks-per-node": _count,
+        "cpus-per-task": _plain("cpus"),
+        "gpus-per-task": _gpus_of_task,
+        "gres": _gpus,
+        "gpus": _gpus,
+        "gpus-per-node": _gpus,
+        "mem": _memory,
+        "time": _time,
+        "array": _array,
+        "signal": lambda value, _: {"checkpoint": submit_options.checkpoint(value)},
+    }
+)
+_FIELDS: Mapping[str, tuple[str, Callable[[str], object]]] = MappingProxyType(
+    {
+        "chdir": ("workingDirectory", str),
+        "hold": ("suspend", lambda _: True),
+        "exclusive": ("exclusive", lambda _: True),
+    }
+)

@@ -1,0 +1,167 @@
+"""Fields of a job by options of `submit`: named ones, any with `--set`, and `#SBATCH` lines."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from reconciler import package_data
+from reconciler.cli import main, terminal
+from reconciler.cli.changes import sbatch_lines
+from reconciler.operations.changes import job_document
+
+SCHEMA = json.loads((package_data.checkout() / "schemas/job.json").read_text())
+#: Fields that `--set` leaves to other options.
+NOT_SET = {
+    "environment": "--env and --export look for names of secrets",
+    "submitted": "the command finds out where it is",
+}
+
+
+def _submit(*words: str) -> int:
+    code = main.application("submit").main(
+        ["submit", "--dry-run", *words], prog_name="muster", standalone_mode=False
+    )
+    return code if isinstance(code, int) else 0
+
+
+@pytest.fixture
+def clone(starter: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(starter)
+    return starter
+
+
+def _spec(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    assert _submit(*words) == 0, capsys.readouterr().err
+    return yaml.safe_load(capsys.readouterr().out)["spec"]
+
+
+@pytest.mark.usefixtures("clone")
+@pytest.mark.parametrize(
+    ("words", "field", "value"),
+    [
+        (["--depends", "a", "--depends", "afterany:b"], "dependsOn",
+         [{"job": "a"}, {"job": "b", "condition": "afterAny"}]),
+        (["--chdir", "/data"], "workingDirectory", "/data"),
+        (["--image", "debian:12"], "image", "debian:12"),
+        (["--image", "debian:12"], "runtime", "podman"),
+        (["--image", "a.sif", "--set", "runtime=apptainer"], "runtime", "apptainer"),
+        (["--retries", "2", "--set", "retries.backoff=1m"], "retries",
+         {"limit": 2, "backoff": "1m"}),
+        (["--retries", "0"], "retries", {"limit": 0}),
+        (["--priority", "70"], "priority", 70),
+        (["--hold"], "suspend", True),
+        (["--exclusive"], "exclusive", True),
+        (["--pool", "virtual"], "pools", ["virtual"]),
+        (["--set", "spec.lease=15m"], "lease", "15m"),
+        (["--set", "tolerations=[{key: a}]"], "tolerations", [{"key": "a"}]),
+    ],
+)  # fmt: skip
+def test_an_option_sets_its_field(
+    words: list[str], field: str, value: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _spec(capsys, *words, "--", "true")[field] == value
+
+
+def _fields() -> dict[str, Any]:
+    """Every field of a job with its example."""
+    spec = SCHEMA["properties"]["spec"]
+    name = spec.get("$ref", "").rpartition("/")[2]
+    properties = (SCHEMA.get("$defs", {}).get(name) or spec)["properties"]
+    return {field: one["examples"][0] for field, one in properties.items()}
+
+
+@pytest.mark.parametrize("field", sorted(_fields().keys() - NOT_SET.keys()))
+def test_every_field_of_a_job_can_be_set(field: str) -> None:
+    value = _fields()[field]
+    options = job_document.JobOptions("j", ("true",), written={field: json.dumps(value)})
+    found: Any = job_document.job_document(options)["spec"]
+    assert found[field] == value
+
+
+@pytest.mark.usefixtures("clone")
+def test_job_options_are_not_for_files(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _submit("--hold", "jobs/hello.yaml") == terminal.USAGE
+    assert "--hold: job options can't be combined" in capsys.readouterr().err
+
+
+SCRIPT = """\
+#!/bin/bash
+#SBATCH -J train --partition=default  # a comment
+#SBATCH --gres=gpu:2
+#SBATCH -t 90
+#SBATCH --array 0-3%2
+#SBATCH --mem=4096 -c4
+#SBATCH --signal=B:USR1@60
+#SBATCH --hold
+#SBATCH --mail-type=END
+# a word
+echo one
+#SBATCH --time=1
+"""
+
+
+@pytest.mark.usefixtures("clone")
+def test_lines_of_a_script_become_options_or_are_named(
+    clone: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (clone / "job.sh").write_text(SCRIPT)
+    assert _submit("--time", "5m", "job.sh") == 0
+    said = capsys.readouterr()
+    found = yaml.safe_load(said.out)
+    assert found["metadata"]["name"] == "train"
+    expected = {
+        "queue": "default", "resources": {"cpu": "4", "memory": "4096Mi", "gpu": 2},
+        "timeLimit": "5m", "array": {"count": 4, "parallelism": 2}, "suspend": True,
+        "checkpoint": {"signal": "SIGUSR1", "signalBeforeLimit": "60s"},
+    }  # fmt: skip
+    assert {name: found["spec"].get(name) for name in expected} == expected
+    words = " ".join(said.err.split())
+    assert "these lines change nothing: --mail-type=END" in words
+    assert "taken from the script" in words
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("--time=90", {"time_limit": "90m"}),
+        ("--time=1-12:00:00", {"time_limit": "1-12:00:00"}),
+        ("-N 2", {"count": 2, "placement": "spread"}),
+        ("-N2 --ntasks-per-node=4", {"count": 8, "placement": "spread"}),
+        ("-n 8", {"count": 8, "placement": None}),
+        ("--gpus-per-task=a100:2 -n 8", {"gpus": 2.0, "count": 8}),
+        # of a node, which are not those of each of its tasks
+        ("-N 2 -n 8 --gres=gpu:4 --mem=8G", {"gpus": None, "memory": None, "count": 8}),
+        ("-N 2 --gres=gpu:4 --mem=8G", {"gpus": 4.0, "memory": "8Gi", "count": 2}),
+        ("--array=1-9", {"array": None}),
+        ("--job-name=Bad_Name", {"name": "j"}),
+        ("--time", {"time_limit": None}),
+        ("--mem=all", {"memory": None}),
+    ],
+)
+def test_options_of_sbatch(lines: str, expected: dict[str, Any]) -> None:
+    options = job_document.JobOptions("j", ("job.sh",), script=f"#!/bin/sh\n#SBATCH {lines}\n")
+    found = sbatch_lines.fill(options, named=False)
+    assert {name: getattr(found, name) for name in expected} == expected
+
+
+def test_what_is_not_taken_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = ["-N 2 -n 8 --gres=gpu:4", "--array=1-9", "--nice", "'", "word"]
+    script = "".join(f"#SBATCH {line}\n" for line in lines)
+    options = job_document.JobOptions("j", ("job.sh",), script=f"#!/bin/sh\n{script}")
+    assert sbatch_lines.fill(options, named=False).gpus is None
+    said = " ".join(capsys.readouterr().err.split())
+    assert "change nothing: --gres=gpu:4, --array=1-9, --nice, ', word" in said
+
+
+def test_lines_in_yaml_are_named(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (clone / "a.yaml").write_text(
+        "apiVersion: muster/v1\nkind: Job\nmetadata: {name: ck}\nspec:\n  script: |\n"
+        "    #!/bin/bash\n    #SBATCH --gres=gpu:2\n    true\n"
+    )
+    assert _submit("a.yaml") == 0
+    assert "these lines change nothing: #SBATCH --gres=gpu:2" in " ".join(
+        capsys.readouterr().err.split()
+    )
