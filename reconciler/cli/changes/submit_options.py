@@ -188,9 +188,11 @@ _OPTION_OF = {
     "spec.script": "script",
     "spec.arguments": "argument of the script",
 }
+#: Fields that the command's other words make.
+_NOT_BY_SET = frozenset({"command", "submitted", "resources", "checkpoint", "owner", "groups"})
 _PROBLEM = re.compile(
     r"submission:\d+(:\d+)?: (error: |(?P<grade>\w+: ))Job/[^:]*: "
-    r"(?P<field>(spec|metadata)\.[\w.]+)(\[\d+\])?: "
+    r"(?P<field>(spec|metadata)\.[\w.\[\]]+): "
 )
 
 
@@ -199,8 +201,12 @@ def name_option(problem: str) -> str:
     found = _PROBLEM.match(problem)
     if found is None:
         return problem
-    field = found["field"]
+    field = re.sub(r"\[\d+\]", "", found["field"])
     named = "--env" if field.startswith("spec.environment.") else _OPTION_OF.get(field, field)
+    if field.startswith("spec.dependsOn."):
+        named = "--depends"
+    elif named == field and field.split(".")[1] not in _NOT_BY_SET and field.startswith("spec."):
+        named = f"--set {field.removeprefix('spec.')}"
     return f"{found['grade'] or ''}{named}: {problem[found.end() :]}"
 
 

@@ -212,7 +212,7 @@ def _leave_unknown(api: retries.Patient, error: api_client.ApiError) -> NoReturn
     raise error
 
 
-def _hopeless(job: Json, *, if_held: bool) -> str:
+def _hopeless(job: Json, *, if_held: bool = False) -> str:
     """Return the reason that waiting does not end, if there is one."""
     is_held = if_held and job["state"] == "Held"
     for reason in job["reasons"]:

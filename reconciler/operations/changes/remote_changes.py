@@ -183,6 +183,10 @@ class InvalidError(ValueError):
         self.problems = problems
 
 
+#: Rules about names that no cluster knows.
+_UNKNOWN_ANYWHERE = frozenset({"unknown-field", "unknown-group"})
+
+
 def wrong_anywhere(text: str) -> tuple[str, ...]:
     """Return what is wrong with jobs in a YAML text in any cluster, as one text for each problem.
 
@@ -191,7 +195,11 @@ def wrong_anywhere(text: str) -> tuple[str, ...]:
     data = text.encode()
     judge = submission_checks.SubmissionValidator(desired.Structure())
     found = judge.problems("submission", data, document_reader.read(data), 0.0, "")
-    return tuple(one.text() for one in _errors(found) if not one.rule.startswith("unknown-"))
+    return tuple(
+        one.text()
+        for one in _errors(found)
+        if one.rule in _UNKNOWN_ANYWHERE or not one.rule.startswith("unknown-")
+    )
 
 
 def _errors(problems: Iterable[desired.Problem]) -> list[desired.Problem]:

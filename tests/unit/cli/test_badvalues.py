@@ -13,7 +13,7 @@ LOOKED_UP = frozenset(
     {
         *("--reason", "--clone", "--token-file", "--ca", "--folder", "--file", "--repo", "--path"),
         *("--branch", "--head", "--base", "--against", "--owner", "--job", "--node", "--pool"),
-        *("--object", "--person", "--token-from"),
+        *("--object", "--person", "--token-from", "--chdir"),
         *("--queue", "--priority-class", "--task", "--metric", "--prices", "--png", "--html"),
         *("--provisioners", "--secrets", "--notify-secrets", "--out"),
     }
@@ -70,9 +70,8 @@ WRONG = {
     "--export": ["NO_SUCH_VARIABLE", "", "ALL", "API_KEY"],
     "--module": ["-x", ""],
     "--depends": ["Bad_Name", "afterSometimes:a", "a:"],
-    "--chdir": ["\x07"],
     "--image": ["\x07"],
-    "--set": ["x", "=1", "nope=1", "count=many", "environment.A=1", "retries=3"],
+    "--set": ["x", "=1", "nope=1", "environment.A=1", "retries=3", "endsWith=nope"],
     "--framework": ["spark"],
     "--name": ["Bad_Name"],
     "--form": ["nope"],
