@@ -182,7 +182,6 @@ OPTION_ADVICE: dict[str, str] = {
     "--image": "containers are in YAML: muster schema job.spec.container",
     "--dependency": "dependencies are in YAML: muster schema job.spec.dependsOn",
     "--owner": "the owner is your git identity",
-    "--wrap": "a command of a shell: -- sh -c 'COMMANDS'",
     "--begin": "jobs start when there is room; to let one wait: --hold, then muster release JOB",
     "--env": "variables are in YAML: muster schema job.spec.env",
     "--export": "variables are in YAML: muster schema job.spec.env",
