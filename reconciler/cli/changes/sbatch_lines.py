@@ -140,6 +140,8 @@ def _is_open(options: "job_document.JobOptions", name: str, *, named: bool) -> b
     """Return True if the command line leaves an option to the script."""
     if name in {"count", "placement"}:
         return options.count is None and options.most is None
+    if name in {"array", "indexes", "parallelism"}:
+        return options.array is None and options.indexes is None
     if name == "name":
         return not named
     return getattr(options, name) in (None, {})
@@ -190,12 +192,15 @@ def _time(value: str, _: Mapping[str, str]) -> dict[str, object]:
 
 
 def _array(value: str, _: Mapping[str, str]) -> dict[str, object]:
-    """Return the elements of an array that begins with 0, as those here do."""
+    """Return the elements of an array; a number alone is an index to sbatch."""
     problems: list[str] = []
-    if not value.startswith("0-"):
+    indexes, percent, limit = value.partition("%")
+    if _NUMBER.fullmatch(indexes):
+        indexes = f"{indexes}-{indexes}"
+    found = submit_options.parse_array(f"{indexes}{percent}{limit}", problems)
+    if problems:
         return {}
-    count, at_once = submit_options.parse_array(value, problems)
-    return {} if problems else {"array": count, "parallelism": at_once}
+    return {"array": found.number, "indexes": found.indexes, "parallelism": found.at_once}
 
 
 def _name(value: str, _: Mapping[str, str]) -> dict[str, object]:

@@ -135,7 +135,10 @@ def test_lines_of_a_script_become_options_or_are_named(
         # of a node, which are not those of each of its tasks
         ("-N 2 -n 8 --gres=gpu:4 --mem=8G", {"gpus": None, "memory": None, "count": 8}),
         ("-N 2 --gres=gpu:4 --mem=8G", {"gpus": 4.0, "memory": "8Gi", "count": 2}),
-        ("--array=1-9", {"array": None}),
+        ("--array=1-9", {"array": None, "indexes": "1-9"}),
+        ("--array=7", {"array": None, "indexes": "7"}),  # an index, and not seven elements
+        ("--array=1,3,5-9:2%4", {"indexes": "1-9:2", "parallelism": 4}),
+        ("--array=9-1", {"array": None, "indexes": None}),
         ("--job-name=Bad_Name", {"name": "j"}),
         ("--time", {"time_limit": None}),
         ("--mem=all", {"memory": None}),
@@ -147,13 +150,20 @@ def test_options_of_sbatch(lines: str, expected: dict[str, Any]) -> None:
     assert {name: getattr(found, name) for name in expected} == expected
 
 
+def test_the_array_of_the_command_line_counts() -> None:
+    script = "#!/bin/sh\n#SBATCH --array=0-3%2\n"
+    options = job_document.JobOptions("j", ("job.sh",), script=script, indexes="5-7")
+    found = sbatch_lines.fill(options, named=False)
+    assert (found.array, found.indexes, found.parallelism) == (None, "5-7", None)
+
+
 def test_what_is_not_taken_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = ["-N 2 -n 8 --gres=gpu:4", "--array=1-9", "--nice", "'", "word"]
+    lines = ["-N 2 -n 8 --gres=gpu:4", "--array=9-1", "--nice", "'", "word"]
     script = "".join(f"#SBATCH {line}\n" for line in lines)
     options = job_document.JobOptions("j", ("job.sh",), script=f"#!/bin/sh\n{script}")
     assert sbatch_lines.fill(options, named=False).gpus is None
     said = " ".join(capsys.readouterr().err.split())
-    assert "change nothing: --gres=gpu:4, --array=1-9, --nice, ', word" in said
+    assert "change nothing: --gres=gpu:4, --array=9-1, --nice, ', word" in said
 
 
 def test_lines_in_yaml_are_named(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
