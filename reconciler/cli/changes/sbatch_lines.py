@@ -13,6 +13,7 @@ import msgspec
 
 from reconciler.cli import terminal
 from reconciler.cli.changes import submit_options
+from reconciler.model.values.text_lines import split_lines
 
 if TYPE_CHECKING:
     from reconciler.operations.changes import job_document
@@ -60,7 +61,7 @@ class SbatchOption(NamedTuple):
 def options_in(script: str) -> list[SbatchOption]:
     """Return the options of the lines before the first command, as sbatch reads them."""
     found: list[SbatchOption] = []
-    for line in script.splitlines():
+    for line in split_lines(script):
         if line.strip() and not line.startswith("#"):
             break
         if match := _LINE.match(line):
@@ -125,7 +126,7 @@ def fill(options: "job_document.JobOptions", *, named: bool) -> "job_document.Jo
 
 def note_lines(text: str, place: str) -> None:
     """Say that lines of a script in a YAML file change nothing, if it has any."""
-    lines = [line.strip() for line in text.splitlines() if _LINE.match(line.strip())]
+    lines = [line.strip() for line in split_lines(text) if _LINE.match(line.strip())]
     if lines:
         _tell(f"{place}: fields of the job say what it asks for; these lines change nothing", lines)
 

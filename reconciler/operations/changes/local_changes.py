@@ -405,8 +405,7 @@ def _resuming(change: change_requests.Act, clone: working_clone.Clone) -> str:
 def _require_state(
     change: change_requests.Act, clone: working_clone.Clone, endpoint: endpoints.Endpoint
 ) -> None:
-    """Check that a run that is held has not ended, and one whose elements run again has, as far
-    as is known.
+    """Refuse to hold a run that has ended, and to rerun elements of one that has not.
 
     Raises:
         ChangeError: it has, or has not.
@@ -423,11 +422,9 @@ def _require_state(
         return  # a clone can be worked in without a controller
     is_over = known["state"] in states.FINISHED_JOB_STATES
     last = pusher.LastRun(run, known["state"] if is_over else "")
-    if known["run"] != run:
-        return
-    if change.verb == "rerun":
+    if known["run"] == run and change.verb == "rerun":
         pusher.require_elements_over(name, last)
-    elif is_over:
+    elif known["run"] == run and is_over:
         raise change_requests.ChangeError(pusher.finished(name, last))
 
 

@@ -271,10 +271,7 @@ def job(
         expected=job_views.stored_expected(store.reader.view(job_views.EXPECTED)).get(name),
         running=store.reader.tasks_running([found]).get(found.key, 0),
     )
-    if found.spec.array_count is not None:
-        indexes = {state.value: text for state, text in found.elements_by_state().items()}
-        shown = msgspec.structs.replace(shown, element_indexes=indexes)
-    shown = rights_of(store.reader, request).job(shown)
+    shown = rights_of(store.reader, request).job(job_views.with_indexes(shown, found))
     return envelopes.JobEnvelope(job=shown, **envelopes.head(link.published))
 
 

@@ -171,7 +171,8 @@ def test_a_controller_that_stays_away_is_no_failed_job(
         "/v1/jobs/a": [told(job("Running", 1)), told(job("Running", 1)), cut],
         "/v1/jobs/a/logs": [text(b"1\n", whole=False)],
     }
-    assert run("logs", "-f", "a", "--server", url) == 125
+    code = run("logs", "-f", "a", "--server", url)
+    assert code == 125, capsys.readouterr()
     assert "a continues: muster logs -f a" in capsys.readouterr().err
 
 
