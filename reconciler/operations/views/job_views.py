@@ -212,14 +212,6 @@ def job_view(
     )
 
 
-def with_indexes(shown: view_types.JobView, record: records.JobRecord) -> view_types.JobView:
-    """Return the view of an array with the indexes in each state; others as they are."""
-    if record.spec.array_count is None:
-        return shown
-    indexes = {state.value: text for state, text in record.elements_by_state().items()}
-    return msgspec.structs.replace(shown, element_indexes=indexes)
-
-
 def _tasks(spec: desired.Job, running: int) -> view_types.TasksView | None:
     """Return the tasks of an elastic gang, or None for other jobs."""
     if spec.array_count is not None or not spec.is_elastic:

@@ -18,6 +18,7 @@ from reconciler.model.state.pending_reasons import Reason, ReasonCode
 from reconciler.model.state.states import JobState
 from reconciler.model.values import suggestions, times
 from reconciler.operations.views import (
+    array_views,
     attempt_views,
     job_views,
     quota_views,
@@ -271,7 +272,7 @@ def job(
         expected=job_views.stored_expected(store.reader.view(job_views.EXPECTED)).get(name),
         running=store.reader.tasks_running([found]).get(found.key, 0),
     )
-    shown = rights_of(store.reader, request).job(job_views.with_indexes(shown, found))
+    shown = rights_of(store.reader, request).job(array_views.with_indexes(shown, found))
     return envelopes.JobEnvelope(job=shown, **envelopes.head(link.published))
 
 
