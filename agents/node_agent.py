@@ -29,6 +29,7 @@ from agents.host import (
     operator_log,
     shutdown_request,
 )
+from agents.interactive import session_process
 from agents.job_commands import job_tries
 from agents.job_data import reported_data
 from agents.link import assignment_proofs, leader_epochs, sync
@@ -265,6 +266,7 @@ class Agent:
             set_job_commands=self._job_parts.follow,
             remediate=self.remediation.take,
             stream_log=log_followers.add,
+            serve_session=session_process.of_agent(self.settings, self.target, self.say),
             report_now=self.changed.set,
             save_epoch=self._epoch.keep,
             save_proofs=assignment_proofs.ProofFile(self.root, self._console).save,

@@ -104,6 +104,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
     isolation: str = "auto"
     enter: tuple[str, ...] = ()
     pin_cpus: bool = False
+    no_exec: bool = False
     task_pids_max: int = 32_768
     podman: tuple[str, ...] = ("podman",)
     image_timeout_s: float = 1800.0
@@ -203,6 +204,8 @@ def _add_task_options(made: Parser) -> None:
         "auto, the best that this host supports (see --check)")  # fmt: skip
     add("--pin-cpus", action="store_true", help="give each task cores of its own, near its GPUs, "
         "instead of a share of all cores")  # fmt: skip
+    add("--no-exec", action="store_true", help="run no commands of people in tasks, and let nobody "
+        "connect to their ports: muster exec, forward, cp and run --pty fail here")  # fmt: skip
     add("--task-pids", type=int, default=32_768, metavar="N", help="processes and threads that a "
         "task may have, at most a quarter of the machine's (4096 at least); 0 for no limit. "
         "Default: 32768")  # fmt: skip
@@ -366,6 +369,7 @@ def _settings(given: argparse.Namespace) -> AgentSettings:
         isolation=given.isolation,
         enter=tuple(shlex.split(given.enter)),
         pin_cpus=given.pin_cpus,
+        no_exec=given.no_exec,
         task_pids_max=max(0, given.task_pids),
         podman=tuple(shlex.split(given.podman)),
         secrets=given.secrets,

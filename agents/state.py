@@ -20,6 +20,7 @@ from reconciler.model.protocol.agent_messages import (
     SyncResponse,
     TaskTemplate,
 )
+from reconciler.model.protocol.session_messages import SessionRequest
 from reconciler.model.state.records import AttemptReport, StopOrder
 from reconciler.model.state.states import AttemptState, EndReason
 
@@ -89,6 +90,12 @@ class RenewLeases(msgspec.Struct, frozen=True):
     at: float
 
 
+class ServeSession(msgspec.Struct, frozen=True):
+    """Serve a session of somebody in a task."""
+
+    request: SessionRequest
+
+
 class StreamLog(msgspec.Struct, frozen=True):
     """Send a task's output."""
 
@@ -150,6 +157,7 @@ Step = (
     | SaveProofs
     | RenewLeases
     | StreamLog
+    | ServeSession
     | ReportNow
     | Complain
 )
@@ -257,6 +265,7 @@ class AgentState:
             self.want_inventory = True
             steps.append(ReportNow())
         steps += [StreamLog(request) for request in response.log_requests]
+        steps += [ServeSession(request) for request in response.session_requests]
         return steps
 
     def _asks_again(self, news: AssignmentSet, waited_s: float) -> bool:

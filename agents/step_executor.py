@@ -18,6 +18,7 @@ from reconciler.model.observed.health_checks import CheckPlan
 from reconciler.model.observed.job_commands import JobCommands
 from reconciler.model.policy.drift_kinds import DriftRemedy
 from reconciler.model.protocol.agent_messages import LogRequest
+from reconciler.model.protocol.session_messages import SessionRequest
 from reconciler.model.state.states import EndReason
 
 
@@ -31,6 +32,7 @@ class StepEffects(NamedTuple):
         set_job_commands: runs these commands around jobs from now on.
         remediate: carries out these remediations.
         stream_log: sends the log that a request names.
+        serve_session: serves a session of somebody in a task.
         report_now: reports to the controller at once.
         save_epoch: saves the epoch of the newest leader.
         save_proofs: saves what proves that attempts were assigned here.
@@ -46,6 +48,7 @@ class StepEffects(NamedTuple):
     set_job_commands: Callable[[JobCommands], None]
     remediate: Callable[[Iterable[DriftRemedy]], None]
     stream_log: Callable[[LogRequest], None]
+    serve_session: Callable[[SessionRequest], None]
     report_now: Callable[[], None]
     save_epoch: Callable[[int], None]
     save_proofs: Callable[[dict[str, str]], None]
@@ -133,6 +136,8 @@ class StepExecutor:
                 effects.remediate(remedies)
             case state.StreamLog(request):
                 effects.stream_log(request)
+            case state.ServeSession(request=wanted):
+                effects.serve_session(wanted)
             case state.ReportNow():
                 effects.report_now()
             case state.Complain(message):

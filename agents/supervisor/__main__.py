@@ -37,6 +37,7 @@ from agents.supervisor import (
     start_queue,
     task_isolation,
 )
+from agents.supervisor.interactive import session_table
 from agents.supervisor.supervisor_log import complain
 
 #: How long a supervisor without tasks waits for an agent before it ends.
@@ -46,6 +47,8 @@ LAST_FLUSH_S = 10.0
 #: Incremented when older agents or supervisors could not understand newer ones.
 PROTOCOL = 1
 PR_SET_CHILD_SUBREAPER = 36
+#: Where agents connect, and where sessions of people in tasks are asked for.
+SOCKETS = ("supervisor.sock", "sessions.sock")
 
 
 class Supervisor:
@@ -84,6 +87,9 @@ class Supervisor:
             failed=self.could_not_start,
         )
         self.starts = start_queue.StartQueue(starter, self.clients.poller, hooks)
+        self.sessions = session_table.SessionTable(
+            self.clients.poller, lambda: self.attempts.by_name, self.isolation
+        )
 
     def recover(self) -> None:
         """Kill what ran under an earlier supervisor, and record it as lost."""
@@ -122,6 +128,7 @@ class Supervisor:
                 "hello": os.getpid(),
                 "protocol": PROTOCOL,
                 "spares": True,
+                "sessions": True,
                 "edition": self.edition,
                 "records": records,
                 "isolation": self.isolation.facts(),
@@ -205,19 +212,21 @@ class Supervisor:
                 continue
             if self.starts.handle_ended_process(found.si_pid):
                 continue
+            if self.sessions.handle_ended_process(found.si_pid):
+                continue
             _, status, usage = os.wait4(found.si_pid, 0)
             code = os.waitstatus_to_exitcode(status)
             self.attempts.process_reaped(found.si_pid, attempt, code, usage)
 
     def other_children(self) -> set[int]:
         """Return children of this process that belong to no live attempt."""
-        return {self.reaper.pid} | self.starts.way.pids()
+        return {self.reaper.pid} | self.starts.way.pids() | self.sessions.pids()
 
     def wait_s(self) -> float:
         """Return how long nothing needs to be done unless something comes in; -1 if for ever."""
         if self.starts.queue:
             return 0.0
-        moments = self.attempts.moments(self.renewed_at)
+        moments = self.attempts.moments(self.renewed_at) + self.sessions.moments()
         if self.table.retry_at:
             moments.append(self.table.retry_at)
         if self.alone_since is not None:
@@ -269,6 +278,7 @@ class Supervisor:
             except Exception:  # the tasks of a node are worth more than a clean end
                 complain(f"internal error: {traceback.format_exc()}")
                 time.sleep(0.1)  # one thread: nobody could wake it, and the loop must not spin
+        self.sessions.end_all()
         group = self.isolation.tree.group_part
         processes.kill_leftovers(self.root, [], live_attempts.SWEEP_S, group=group)
         self.reaper.dismiss()
@@ -294,6 +304,8 @@ class Supervisor:
                 os.read(wakeup, 4096)
             elif handle == listener.fileno():
                 self.clients.accept(listener)
+            elif handle in self.sessions:
+                self.sessions.attend(handle)
             elif handle in self.starts.way:
                 self.starts.hear(handle)
             elif handle in self.clients:
@@ -305,6 +317,7 @@ class Supervisor:
         now = processes.boottime()
         self.starts.enforce(now, self.renewed_at)
         self.attempts.enforce(now, self.renewed_at)
+        self.sessions.enforce(now)
         self.attempts.settle()
         self.table.publish(self.clients.tell)
         self.attempts.tidy(processes.boottime())
@@ -343,9 +356,11 @@ def main() -> int:
     supervisor = Supervisor(root)
     supervisor.recover()
     os.chdir(root)
-    listener = connections.listen("supervisor.sock")
+    listener, asked = (connections.listen(name) for name in SOCKETS)
+    supervisor.sessions.listen(asked)
     supervisor.serve(listener, read)
-    os.unlink(f"{root}/supervisor.sock")
+    for name in SOCKETS:
+        os.unlink(f"{root}/{name}")
     return 0
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 BUFFER_BYTES_MAX = 32 * 2**20
 CLIENTS_MAX = 4
+#: Connections that may wait to be accepted: sessions of people come in bursts.
+BACKLOG = 64
 
 
 def listen(name: str) -> socket.socket:
@@ -25,7 +27,7 @@ def listen(name: str) -> socket.socket:
     os.umask(0o077)
     listener.bind(name)
     os.umask(0o022)
-    listener.listen(CLIENTS_MAX)
+    listener.listen(BACKLOG)
     listener.setblocking(False)
     return listener
 

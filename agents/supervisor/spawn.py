@@ -19,6 +19,7 @@ from typing import Any
 from agents.host import failpoints, processes, session_keyring
 from agents.isolation import task_privileges
 from agents.supervisor import orders
+from agents.supervisor.interactive.joined_task import NOTHING, JoinedTask
 
 Record = dict[str, Any]
 
@@ -241,6 +242,8 @@ def spawn_as(
     entries: list[str],
     born_in: str = "",
     privileges: task_privileges.Privileges = UNRESTRICTED,
+    *,
+    around: JoinedTask = NOTHING,
 ) -> SpawnedChild:
     """Start a task by a fork, as another user if the order names one, and restricted.
 
@@ -251,13 +254,14 @@ def spawn_as(
         entries: files by which it enters its control groups.
         born_in: folder of a group that it is already in.
         privileges: what is taken from it.
+        around: what it takes over of a task that runs.
     """
     parent = os.getpid()
     read, write = os.pipe()
     try:
         pid = fork_into(born_in) if born_in else os.fork()
         if pid == 0:
-            become(order, standard, write, entries, parent, privileges=privileges)
+            become(order, standard, write, entries, parent, privileges=privileges, around=around)
     except BaseException:  # whatever it is: a pipe left open would stay open for good
         os.close(read)
         raise
@@ -276,22 +280,25 @@ def die_with(parent: int, number: int) -> None:
         os._exit(127)
 
 
-def _let_go_but(kept: int) -> int:
-    """Close all files but the standard ones and one more. Return its new handle.
+def _let_go_but(kept: list[int]) -> list[int]:
+    """Close all files but the standard ones and ``kept``. Return the new handles of these.
 
     The supervisor's lock, its reaper's pipe and its connections must end with the supervisor,
     whatever this process waits for.
     """
-    if kept != 3:
-        os.dup2(kept, 3, inheritable=False)
-    if _SYSCALL(_CLOSE_RANGE, 4, ctypes.c_uint(_HANDLES_MAX), 0) != 0:
+    first, ranks = 3, {handle: rank for rank, handle in enumerate(sorted(kept))}
+    for handle, rank in ranks.items():  # from the lowest on, no copy hits one that is to come
+        if handle != first + rank:
+            os.dup2(handle, first + rank, inheritable=False)
+    last = first + len(ranks)
+    if _SYSCALL(_CLOSE_RANGE, last, ctypes.c_uint(_HANDLES_MAX), 0) != 0:
         for name in os.listdir("/proc/self/fd"):
-            if int(name) > 3:
+            if int(name) >= last:
                 try:
                     os.close(int(name))
                 except OSError:
                     pass  # the folder could not be read
-    return 3
+    return [first + ranks[handle] for handle in kept]
 
 
 def become(
@@ -302,6 +309,7 @@ def become(
     parent: int,
     *,
     privileges: task_privileges.Privileges,
+    around: JoinedTask = NOTHING,
 ) -> None:
     """Become the task, in the child of :func:`spawn_as`. Never returns.
 
@@ -318,16 +326,14 @@ def become(
         signal.set_wakeup_fd(-1)
         for target, handle in enumerate(standard):
             os.dup2(handle, target)
-        write = _let_go_but(write)
+        write, *namespaces = _let_go_but([write, *around.namespaces])
         what = "control group of the task"
-        for path in entries:
-            handle = os.open(path, os.O_WRONLY)
-            os.write(handle, b"0")
-            os.close(handle)
+        _enter_groups(entries)
+        what = "namespaces of the task"
+        around.enter(namespaces)
         os.setsid()
-        for number in RESET_SIGNALS:
-            signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        around.take_terminal()
+        _reset_signals()
         what = "privileges of the task"
         privileges.restrict_as_root()
         if order.user is not None:
@@ -354,6 +360,21 @@ def become(
         os.write(write, f"126 could not be started: {problem!r}".encode())
     finally:
         os._exit(127)
+
+
+def _enter_groups(entries: list[str]) -> None:
+    """Enter control groups by their files."""
+    for path in entries:
+        handle = os.open(path, os.O_WRONLY)
+        os.write(handle, b"0")
+        os.close(handle)
+
+
+def _reset_signals() -> None:
+    """Give every signal its default, and block none."""
+    for number in RESET_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _switch_to(user: orders.UserIds) -> None:

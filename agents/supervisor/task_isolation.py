@@ -52,7 +52,7 @@ class TaskIsolation:
         self._pool = attempt_cgroups.CgroupPool(
             self.tree, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         )
-        self._groups: dict[str, attempt_cgroups.AttemptCgroup] = {}
+        self.groups: dict[str, attempt_cgroups.AttemptCgroup] = {}
         self._over: set[str] = set()
         #: Why a running attempt could not be limited, by id.
         self._unheld: dict[str, str] = {}
@@ -141,7 +141,7 @@ class TaskIsolation:
         except Exception:  # whatever it is: nobody else knows of the group
             self._pool.remove(group)
             raise
-        self._groups[name] = group
+        self.groups[name] = group
         return child
 
     def wait_for_start(self, name: str, child: spawn.SpawnedChild) -> int:
@@ -156,7 +156,7 @@ class TaskIsolation:
             return child.wait_for_program()
         except Exception:  # whatever it is: nobody else knows of the group
             self._forget_memory(name)
-            group = self._groups.pop(name, None)
+            group = self.groups.pop(name, None)
             if group is not None:
                 self._pool.remove(group)
             raise
@@ -213,7 +213,7 @@ class TaskIsolation:
         only the child may be. A forked child enters its groups by itself, before it switches user:
         otherwise memory of the supervisor would be charged to the task for ever.
         """
-        taken = self._taken_from(order)
+        taken = self.taken_from(order)
         forks = self.always_forks(order) or not self._is_near(order)
         if group is None:
             if forks:
@@ -231,14 +231,14 @@ class TaskIsolation:
             return spawn.spawn_as(order, standard, entries, born_in, taken)
         return spawn.SpawnedChild(self._spawn_from_within(order, standard, group))
 
-    def _taken_from(self, order: orders.StartOrder) -> task_privileges.Privileges:
+    def taken_from(self, order: orders.StartOrder) -> task_privileges.Privileges:
         """Return what is taken from a task."""
         is_restricted = order.privileges == task_privileges.RESTRICTED
         return self._privileges if is_restricted else spawn.UNRESTRICTED
 
     def always_forks(self, order: orders.StartOrder) -> bool:
         """Return True if a task never starts from inside its groups."""
-        return order.user is not None or bool(self._taken_from(order).restricts)
+        return order.user is not None or bool(self.taken_from(order).restricts)
 
     def _is_near(self, order: orders.StartOrder) -> bool:
         """Return True if nothing that a start accesses can hang."""
@@ -272,7 +272,7 @@ class TaskIsolation:
 
     def left(self, name: str, *, kill: bool) -> bool:
         """Return True if an attempt has processes. They are killed, or get time to end."""
-        group = self._groups.get(name)
+        group = self.groups.get(name)
         if group is None or group.is_empty():
             return False
         if kill:
@@ -282,7 +282,7 @@ class TaskIsolation:
     def owner_of(self, pid: int) -> str:
         """Return the attempt in whose groups a process is; empty if in none, or in an old one's."""
         name = self.tree.group_of(pid)
-        return next((a for a, group in self._groups.items() if name and group.name == name), "")
+        return next((a for a, group in self.groups.items() if name and group.name == name), "")
 
     def strayed(self, pid: int) -> bool:
         """Return True if a process is in no group of any task.
@@ -293,8 +293,8 @@ class TaskIsolation:
 
     def kill(self, name: str) -> None:
         """Kill all processes in an attempt's groups."""
-        if name in self._groups:
-            self._groups[name].kill()
+        if name in self.groups:
+            self.groups[name].kill()
 
     def close(self, name: str, *, contained: bool) -> dict[str, Any]:
         """Release the groups of an attempt that has ended. Return the kernel's counters.
@@ -302,7 +302,7 @@ class TaskIsolation:
         ``unheld`` in the result is why it could not be limited and was killed.
         """
         self._forget_memory(name)
-        group = self._groups.pop(name, None)
+        group = self.groups.pop(name, None)
         if group is None:
             return {}
         found = group.outcome()

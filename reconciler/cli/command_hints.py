@@ -18,7 +18,7 @@ OTHER_WORDS: dict[str, str] = {
     # Slurm
     "sbatch": "muster submit --gpus 1 --time 2h -- ./train.sh, or muster submit FILE.yaml",
     "srun": "muster run --gpus 1 -- COMMAND",
-    "salloc": "muster run --gpus 1 -- COMMAND (allocates for as long as the command runs)",
+    "salloc": "muster run --pty --gpus 1 -- bash (allocates for as long as the shell runs)",
     "squeue": "muster jobs",
     "scancel": "muster cancel JOB",
     "sinfo": "muster nodes",
@@ -34,7 +34,7 @@ OTHER_WORDS: dict[str, str] = {
     "sstat": "muster job JOB, muster plot JOB",
     "strigger": "muster events -w, or notifications of the Cluster: muster schema cluster",
     "requeue": "muster rerun JOB",
-    "sattach": "muster logs -f JOB",
+    "sattach": "muster attach JOB",
     "partition": "muster queues, muster nodes (with their pools)",
     "partitions": "muster queues, muster nodes (with their pools)",
     # LSF and PBS
@@ -81,10 +81,6 @@ OTHER_WORDS: dict[str, str] = {
     "restart": "muster rerun JOB",
     "cordon": "muster drain NODE --reason WHY",
     "uncordon": "muster undrain NODE",
-    "exec": "muster run -- COMMAND (a new job), or muster logs -f JOB (output of a running one)",
-    "attach": "muster logs -f JOB",
-    "shell": "muster run -- COMMAND (a new job)",
-    "ssh": "muster run -- COMMAND (a new job)",
     "config": "muster schema cluster (settings are YAML in git), muster doctor",
     "update": "edit the YAML file and commit it; for a job, muster submit FILE.yaml commits it",
     "ui": "muster top, or Grafana for dashboards",
@@ -93,6 +89,13 @@ OTHER_WORDS: dict[str, str] = {
     "ping": "muster doctor",
     "debug": "muster doctor, muster explain JOB",
     "id": "muster whoami",
+    "shell": "muster exec JOB -- bash",
+    "ssh": "muster exec JOB -- bash",
+    "port-forward": "muster forward JOB PORT",
+    "portforward": "muster forward JOB PORT",
+    "tunnel": "muster forward JOB PORT",
+    "scp": "muster cp JOB:PATH PATH",
+    "rsync": "muster cp JOB:PATH PATH",
     "tail": "muster logs -f JOB",
     "api-resources": "muster schema",
     "fields": "muster schema KIND",
@@ -238,12 +241,17 @@ def describe_command(word: str, known: Iterable[str]) -> str:
     if word in words:
         return f"no command {found_values.quote(word)} here. Use: {words[word]}"
     near = difflib.get_close_matches(word.lower(), commands, n=2, cutoff=_ALIKE)
-    if near:
-        return f"no command {found_values.quote(word)} here; did you mean {' or '.join(near)}?"
     foreign = difflib.get_close_matches(word.lower(), words, n=1, cutoff=_FOREIGN_ALIKE)
+    if near and not (foreign and _alike(word, foreign[0]) > _alike(word, near[0])):
+        return f"no command {found_values.quote(word)} here; did you mean {' or '.join(near)}?"
     return f"no command {found_values.quote(word)} here" + (
         f". Use: {words[foreign[0]]}" if foreign else ""
     )
+
+
+def _alike(word: str, other: str) -> float:
+    """Return how alike two words are, from 0 to 1."""
+    return difflib.SequenceMatcher(None, word.lower(), other).ratio()
 
 
 def describe_extra_word(command: str, first: str, word: str) -> str:

@@ -27,6 +27,10 @@ COMMANDS = {
     "changes.overrides": ("overrides",),
     "jobs.run": ("run",),
     "jobs.wait": ("wait",),
+    "interactive.exec_command": ("exec",),
+    "interactive.forward_command": ("forward",),
+    "interactive.copy_command": ("cp",),
+    "jobs.attach": ("attach",),
     "jobs.jobs_command": ("jobs",),
     "jobs.show": ("job",),
     "cluster.inspect_commands": ("nodes", "node", "queues", "events", "status"),
@@ -55,6 +59,7 @@ COMMANDS = {
 #: Sections of `muster --help`, each with its commands in the order of help.
 SECTIONS = {
     "Run": ("submit", "run", "wait", "logs", "cancel", "hold", "release", "rerun"),
+    "Interact": ("exec", "attach", "forward", "cp"),
     "Inspect": (
         *("status", "jobs", "job", "explain", "nodes", "node", "queues", "quotas"),
         *("drift", "events", "top", "plot", "report", "accounting", "schema"),

@@ -41,6 +41,12 @@ def parser() -> argparse.ArgumentParser:
         help="address and port of the API. Default: 127.0.0.1:7420",
     )
     options.add_argument(
+        "--relay-listen",
+        metavar="HOST:PORT",
+        help="address and port for muster exec, forward, cp and run --pty; people and nodes reach "
+        "it at the host of the API. Default: the port after that of --listen",
+    )
+    options.add_argument(
         "--token-file",
         type=Path,
         metavar="FILE",

@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from agents.logs import rotation
@@ -68,14 +68,15 @@ SERVER_UMASK = 0o022
 
 
 class ServerProcess:
-    """A server process that is restarted until it is stopped."""
+    """A process beside the loop that is restarted until it is stopped: the server, or the relay."""
 
-    def __init__(self, command: list[str], log_path: Path) -> None:
+    def __init__(self, command: list[str], log_path: Path, name: str = "server") -> None:
+        self._name = name
         self._command = command
         self._log_path = log_path
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="server", daemon=True)
+        self._thread = threading.Thread(target=self._keep, name=name, daemon=True)
 
     def start(self) -> None:
         """Start the server, and restart it whenever it dies."""
@@ -105,7 +106,8 @@ class ServerProcess:
             if time.monotonic() - started > RESTART_WAIT_S_MAX:
                 wait_s = RESTART_WAIT_S_MIN
             log.warning(
-                "the server ended with %s (see %s); restarting it in %.1f s",
+                "the %s ended with %s (see %s); restarting it in %.1f s",
+                self._name,
                 ended,
                 self._log_path.name,
                 wait_s,
@@ -169,6 +171,26 @@ def server_command(options: argparse.Namespace, store_url: str) -> list[str]:
     if options.any_node_token:
         command.append("--any-node-token")
     return command
+
+
+def relay_command(options: argparse.Namespace) -> list[str]:
+    """Return the command line of the relay of sessions."""
+    command = [
+        *interpreter.module_command("reconciler.server.relay"),
+        *("--listen", options.relay_listen or _next_port(options.listen)),
+        *("--state", str(options.state), "--parent", str(os.getpid())),
+        *("--log-format", options.log_format, "--log-level", options.log_level),
+    ]
+    if options.tls_cert is not None:
+        command += ["--tls-cert", str(options.tls_cert), "--tls-key", str(options.tls_key)]
+    return command
+
+
+def _next_port(listen: str) -> str:
+    """Return the address with the port after that of the API, or any if that is the last."""
+    host, port = addresses.parse(listen)
+    shown = f"[{host}]" if ":" in host else host
+    return f"{shown}:{port + 1 if 0 < port < 65_535 else 0}"
 
 
 def _identity(store: sql_store.Store) -> tuple[str, bool]:
@@ -353,17 +375,19 @@ def _lead(
         core=cycle_decider.CoreOptions(decide, contained=True),
     )
     server = ServerProcess(server_command(options, store_url), options.state / "server.log")
+    relay = ServerProcess(relay_command(options), options.state / "relay.log", "relay")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: loop.stop())
     notifier.start()
     watcher.start()
     server.start()
+    relay.start()
     gc_tuning.settle()
     _tell_start(epoch, options)
     try:
         loop.run()
     finally:
-        _end(server, watcher, notifier, provisioner)
+        _end((server, relay), watcher, notifier, provisioner)
 
 
 def _claim(
@@ -380,14 +404,15 @@ def _claim(
 
 
 def _end(
-    server: ServerProcess,
+    processes: Sequence[ServerProcess],
     watcher: git_watcher.GitWatcher,
     notifier: delivery.Notifier,
     provisioner: runner.Runner,
 ) -> None:
     """Stop everything that runs beside the loop."""
     log.info("controller stops; tasks on nodes continue")
-    server.stop()
+    for one in processes:
+        one.stop()
     watcher.stop()
     watcher.join(timeout=STOP_S_MAX)
     notifier.stop()
@@ -404,6 +429,8 @@ def main(decide: Callable[..., outcome.Outcome] = reconcile.reconcile) -> None:
     lines = log_format.configure(options.log_format, options.log_level, "loop")
     try:
         addresses.parse(options.listen)
+        if options.relay_listen:
+            addresses.parse(options.relay_listen)
         remote_urls.require_no_password(options.repo)
         controller_options.resolve_tls_pair(options)
         options.token_file = token_file.prepare(

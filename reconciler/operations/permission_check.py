@@ -82,7 +82,7 @@ def can(structure: desired.Structure, who: str, verb: str, subject: str) -> acce
         raise WordsError(f"{verb} what? give Kind/name, such as Queue/default")
     kind = {one.lower(): one for one in kinds.KINDS}.get(word.lower(), word)
     subject = f"{kind}/{name}"
-    if known in {"submit", "manage", "read"}:
+    if known in {"submit", "manage", "read", "exec"}:
         if kind != "Queue":
             raise WordsError(f"jobs are put into queues: {verb} Queue/NAME, not {subject}")
         if name not in structure.queues:
@@ -91,6 +91,8 @@ def can(structure: desired.Structure, who: str, verb: str, subject: str) -> acce
             )
         parents = {queue.name: queue.parent for queue in structure.queues.values()}
         above = queue_paths.ancestors(name, parents.get)
+        if known == "exec":
+            return access.of_exec(structure.access, who, name, above, who)
         return access.of_queue(structure.access, who, known, name, above)
     if kind not in kinds.STRUCTURAL_KINDS:
         hint = suggestions.hint(kind, sorted(kinds.STRUCTURAL_KINDS))

@@ -1,13 +1,10 @@
 """``python -m reconciler.server``: the server's process, started by the controller."""
 
 import argparse
-import ctypes
 import faulthandler
 import gc
 import logging
-import os
 import pathlib
-import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -22,7 +19,7 @@ from reconciler.operations.tokens import hook_secret, token_file
 from reconciler.server import app, composition, repository_facts, server_store
 from reconciler.server.auth import authentication, tokens
 from reconciler.server.changes import pushed_repository
-from reconciler.server.process import connection_limits, server_certificate
+from reconciler.server.process import connection_limits, parent_death, server_certificate
 
 log = logging.getLogger("muster.server")
 
@@ -35,7 +32,6 @@ REFUSED = (
 )
 #: How long open requests may take to end when the process stops.
 SHUTDOWN_S = 3
-_PR_SET_PDEATHSIG = 1
 #: Connections that wait to be accepted: a fleet comes back at once.
 BACKLOG = 2048
 #: How many are accepted before any of them is looked at. A handshake needs some five looks, and has
@@ -88,18 +84,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return options
 
 
-def die_with_parent(parent: int) -> None:
-    """Have the kernel end this process when ``parent``, which started it, ends.
-
-    The parent's id is an argument, because the parent may already be dead when this process asks.
-    """
-    if sys.platform != "linux":
-        return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # the parent is dead already
-        sys.exit(1)
-
-
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # with the protocol named asyncio turns off Nagle's delay (40 ms an answer) on connections
@@ -117,7 +101,7 @@ def main(arguments: list[str]) -> int:
     sys.setswitchinterval(SWITCH_EVERY_S)
     faulthandler.enable()  # shows where compiled code crashed
     if options.parent is not None:
-        die_with_parent(options.parent)
+        parent_death.die_with_parent(options.parent)
     log_format.configure(options.log_format, options.log_level, "server")
     try:
         known = tokens.WatchedTokens(options.token_file, any_node=options.any_node_token)

@@ -19,7 +19,12 @@ from litestar.exceptions import ClientException
 from litestar.params import FromPath
 
 from reconciler.model.observed import devices
-from reconciler.model.protocol import agent_messages, loop_messages, report_bounds
+from reconciler.model.protocol import (
+    agent_messages,
+    loop_messages,
+    report_bounds,
+    session_messages,
+)
 from reconciler.model.state import report_limits
 from reconciler.model.values import hostlists
 from reconciler.server.auth import authentication, csrf
@@ -62,6 +67,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     poll_s: float = 30.0
     log_requests: tuple[agent_messages.LogRequest, ...] = ()
     renews: bool = True
+    session_requests: tuple[session_messages.SessionRequest, ...] = ()
 
 
 def parse(node: str, body: bytes) -> agent_messages.SyncRequest:
@@ -339,7 +345,7 @@ class AgentExchanges:
         renews = sure and self._is_told(session, entered_at, superseded=superseded)
         if not renews and not request.accepts_unrenewed:
             raise _unsure(session.node)  # its agent would take any other answer for a renewal
-        acknowledged, log_requests = ((), ()) if superseded else session.take()
+        news = sessions.TakenNews() if superseded else session.take()
         epoch = session.epoch or published.epoch
         payload = session.payload if sure and session.has_set_for(request.have) else None
         if payload is not None:
@@ -350,10 +356,11 @@ class AgentExchanges:
             epoch=epoch,
             version=version,
             set=None if payload is None else msgspec.Raw(payload),
-            acknowledged=acknowledged,
+            acknowledged=news.acknowledged,
             want_inventory=new and request.inventory is None,
             poll_s=published.poll_s,
-            log_requests=log_requests,
+            log_requests=news.log_requests,
+            session_requests=news.session_requests,
             renews=renews,
         )
         return _encode(answer)

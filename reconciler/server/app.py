@@ -28,6 +28,7 @@ from reconciler.server.api import (
 from reconciler.server.auth import standing_tokens
 from reconciler.server.changes import change_routes, overrides
 from reconciler.server.composition import Composition
+from reconciler.server.interactive import session_routes
 from reconciler.server.logs import log_routes
 from reconciler.store import StoreError
 
@@ -73,6 +74,7 @@ def create_app(parts: Composition, *, address: str) -> Litestar:
             *attempt_list.HANDLERS,
             *reservations.HANDLERS,
             *log_routes.HANDLERS,
+            *session_routes.HANDLERS,
         ],
         dependencies=parts.dependencies(address),
         lifespan=[lambda _app: _in_background(parts)],

@@ -23,6 +23,7 @@ from reconciler.server.changes import (
     queued_submissions,
     waiting_submissions,
 )
+from reconciler.server.interactive import relay_link, session_desk
 from reconciler.server.logs import log_readers
 from reconciler.server.loop_link import LinkClient
 from reconciler.server.nodes import (
@@ -35,6 +36,7 @@ from reconciler.server.nodes import (
 )
 from reconciler.server.override_requests import OverrideRequests
 from reconciler.server.process import fair_turns
+from reconciler.server.relay import relay_messages
 from reconciler.server.repository_facts import RepositoryFacts
 from reconciler.server.repository_hints import RepositoryHints
 from reconciler.server.server_store import ServerStore
@@ -92,6 +94,11 @@ class Composition:
             on_published=self._published,
             on_answer=self._answered,
         )
+        self._desk = session_desk.SessionDesk(
+            functools.partial(relay_link.RelayLink, link_path.with_name(relay_messages.SOCKET)),
+            *(self._sessions, self.access_log, self.gate),
+            store=store,
+        )
         self._override_requests = OverrideRequests(self._link.override)
         self._hints = RepositoryHints(self._link.hint)
         self._review = change_review.ChangeReview(store, facts)
@@ -119,6 +126,7 @@ class Composition:
         parts = {
             "access_log": self.access_log,
             "answers": self.answers,
+            "desk": self._desk,
             "converted": plain_text.Converted(),
             "exchanges": agent_sync.AgentExchanges(
                 *(self._link, self._sessions, undeclared, self._node_pages, self.stopping),
@@ -164,6 +172,8 @@ class Composition:
             watch.run(),
             self.access_log.run(),
             self._store.keep_open(),
+            self._desk.follow(),
+            self._desk.judge(),
         ]
         if self._submitter is not None:
             housekeeping = prune_timer.Housekeeping(

@@ -9,7 +9,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +18,7 @@ import typer
 
 from reconciler.cli import completion, context, interrupts, lazy_import, retries, terminal
 from reconciler.cli.changes import job_fields, submit, submit_options, submit_surroundings
-from reconciler.cli.jobs import run_output, wait
+from reconciler.cli.jobs import run_output, run_terminal, wait
 
 if TYPE_CHECKING:
     from reconciler.operations.changes import (
@@ -119,6 +119,9 @@ def run(
     exclusive: job_fields.Exclusive = False,
     pools: job_fields.Pools = None,
     fields: job_fields.Fields = None,
+    pty: Annotated[
+        bool, typer.Option("--pty", help="Give the command this terminal, as for a shell.")
+    ] = False,
     clone: submit.Clone = None,
     server: context.Server = None,
     token_file: context.TokenFile = None,
@@ -133,18 +136,24 @@ def run(
     exits at once. If a job of the same name and fields runs already, its output is followed, and it
     is never cancelled. A job that can never start is cancelled after half a minute.
 
+    With --pty the command has this terminal: every key goes to it, and it ends when the connection
+    does. It is one task, which takes the right exec.
+
     Exit codes: the command's own; 128 + N: ended by signal N; 124: time limit; 125: Muster failed,
     or the command succeeded and not all of its output could be read; 141: nobody reads the output,
     as after `| head`, and the job was cancelled.
 
     Example: muster run --gpus 1 -- nvidia-smi
 
+    Example: muster run --pty --gpus 1 -- bash
+
     Example: muster run --tasks 2 --gpus 1 --time 10m -- python3 check.py
     """
+    run_terminal.require_terminal(command, pty=pty)
     together, placement = submit_options.spread(nodes, tasks)
     options = job_document.JobOptions(
         name=name or job_document.name_from(Path(command[0]).stem, secrets.token_hex(3)),
-        command=tuple(command),
+        command=run_terminal.job_command(command) if pty else tuple(command),
         queue=queue,
         gpus=gpus,
         cpus=cpus,
@@ -166,16 +175,19 @@ def run(
     )
     submit_options.require_values(job_document.job_text(options))
     options = submit_surroundings.with_place(options, mark=True)
-    code = _carry_through(options, clone, server, token_file)
+    code = _carry_through(options, clone, (server, token_file), command if pty else ())
     if name is None and code != MUSTER_FAILED:  # else it may run on, or be submitted again
         submit_folder.forget(options.submitted)
     raise typer.Exit(code)
 
 
 def _carry_through(
-    options: job_document.JobOptions, clone: Path | None, server: str | None, token_file: str | None
+    options: job_document.JobOptions,
+    clone: Path | None,
+    place: tuple[str | None, str | None],
+    with_terminal: Sequence[str],
 ) -> int:
-    """Submit, wait and show. Return the exit code."""
+    """Submit, wait and show, or run a command ``with_terminal``. Return the exit code."""
     leaving = _Leaving(lambda reason: _cancel(options.name, to, reason))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, leaving.asked)
@@ -183,12 +195,16 @@ def _carry_through(
         return interrupts.STATUS
     try:
         with leaving.quietly():
-            to = _find_target(clone, server, token_file)
+            to = _find_target(clone, *place)
         leaving.about_to_submit()
-        _submit(options, to, leaving, (server, token_file))
-        with submit_options.report_unread_input(), context.controller(server, token_file) as api:
+        _submit(options, to, leaving, place)
+        with submit_options.report_unread_input(), context.controller(*place) as api:
             patient = retries.Patient(api, answered=True)
-            return leaving.status(_attend(patient, options.name))
+            code = None
+            if with_terminal:
+                endpoint = context.endpoint(*place)
+                code = run_terminal.attend(patient, api, endpoint, options.name, with_terminal)
+            return leaving.status(attend(patient, options.name) if code is None else code)
     except _Interrupted:  # first: the others' modules may be half loaded
         return leaving.at_once(options.name)
     except change_requests.ChangeError as error:
@@ -454,7 +470,7 @@ def _cancel(name: str, to: targets.ChangeTarget, reason: str) -> bool:
     return True
 
 
-def _attend(api: retries.Patient, name: str) -> int:
+def attend(api: retries.Patient, name: str) -> int:
     """Print the job's output as it comes. Return its exit code at the end."""
     job = wait.wait_until(api, name, lambda item: item["state"] not in NOT_STARTED, give_up=True)
     first = min((one["task"] for one in job["attempts"]), key=place_of, default="")

@@ -66,6 +66,8 @@ class AccessAction(StrEnum):
     UNAUTHENTICATED = "Unauthenticated"
     FORBIDDEN = "Forbidden"
     LOGS_READ = "LogsRead"
+    SESSION_BEGAN = "SessionBegan"
+    SESSION_ENDED = "SessionEnded"
     SNAPSHOT_READ = "SnapshotRead"
     OVERRIDE_CHANGED = "OverrideChanged"
     TOKENS_CHANGED = "TokensChanged"
@@ -80,8 +82,8 @@ _AccessAction = Annotated[
     typer.Option(
         "--action",
         metavar="ACTION",
-        help="Unauthenticated, Forbidden, LogsRead, SnapshotRead, OverrideChanged or TokensChanged."
-        " Default: anything.",
+        help="Unauthenticated, Forbidden, LogsRead, SnapshotRead, OverrideChanged, TokensChanged, "
+        "SessionBegan or SessionEnded. Default: anything.",
     ),
 ]
 _Since = Annotated[

@@ -95,7 +95,15 @@ class RuleSpec(DocumentPart, frozen=True):
     verbs: Annotated[
         list[
             Literal[
-                "submit", "manage", "read", "change", "drain", "approve", "snapshot", "impersonate"
+                "submit",
+                "manage",
+                "read",
+                "change",
+                "drain",
+                "approve",
+                "snapshot",
+                "impersonate",
+                "exec",
             ]
         ],
         doc(
@@ -103,7 +111,8 @@ class RuleSpec(DocumentPart, frozen=True):
             "metrics and checkpoints of everybody's jobs there. `change`: `objects`. `drain`: "
             "nodes of pools among `objects`. `approve`: held changes. `snapshot`: download the "
             "records of everybody's jobs, as `muster plan` does. `impersonate`: submit jobs of "
-            "`owners`, which run as them.",
+            "`owners`, which run as them. `exec`: run commands in tasks of own jobs in "
+            "`queues`, and connect to their ports; jobs of others take `impersonate` as well.",
             example=["submit"],
         ),
     ]

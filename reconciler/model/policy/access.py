@@ -18,8 +18,11 @@ from reconciler.model.policy import queue_paths
 #: ``change``: add, change and remove structural objects. ``drain``: the overrides of a pool.
 #: ``approve``: let changes apply that safety holds. ``snapshot``: take the records of everybody's
 #: jobs away, as a plan made elsewhere needs them. ``impersonate``: name somebody else as a job's
-#: owner, as whom it then runs.
-Verb = Literal["submit", "manage", "read", "change", "drain", "approve", "snapshot", "impersonate"]
+#: owner, as whom it then runs. ``exec``: run commands in tasks of one's own jobs in a queue; in
+#: those of others it takes ``impersonate`` of their owner as well.
+Verb = Literal[
+    "submit", "manage", "read", "change", "drain", "approve", "snapshot", "impersonate", "exec"
+]
 #: Whom a commit counts as that is signed with a key: its holder; the person that its
 #: ``Muster-Submitter`` line names (the controller's own key); its author (a forge's key).
 Acts = Literal["self", "submitter", "author"]
@@ -257,6 +260,24 @@ def of_impersonation(access: Access, who: str, owner: str) -> Decision:
         return Decision(False, f"Access has no role that allows {who} to act as {owner}")
     asked = _Asked(who, "impersonate", owner, ("impersonate",))
     return _decide(access, asked, lambda rule: _any(rule.owners, (owner,)))
+
+
+def of_exec(access: Access, who: str, queue: str, above: Sequence[str], owner: str) -> Decision:
+    """Decide if somebody may run commands in tasks of a job.
+
+    Args:
+        access: identities and roles.
+        who: an address.
+        queue: the job's queue.
+        above: its ancestors: a rule for one of them holds for it too.
+        owner: as whom the job runs; empty for nobody.
+    """
+    asked = _Asked(who, "exec", f"Queue/{queue}", ("exec",))
+    names = (queue, *above)
+    decision = _decide(access, asked, lambda rule: _any(rule.queues, names))
+    if decision.allowed and owner not in {"", who}:
+        return of_impersonation(access, who, owner)
+    return decision
 
 
 def of_job(

@@ -15,6 +15,7 @@ from reconciler.model.observed.devices import GpuUsage
 from reconciler.model.observed.health_checks import CheckPlan
 from reconciler.model.observed.job_commands import JobCommands
 from reconciler.model.policy.drift_kinds import DriftRemedy
+from reconciler.model.protocol.session_messages import SessionRequest
 from reconciler.model.state.records import (
     AttemptReport,
     HeldAttempt,
@@ -234,6 +235,7 @@ class SyncResponse(msgspec.Struct, frozen=True, omit_defaults=True):
     poll_s: float = 30.0
     log_requests: tuple[LogRequest, ...] = ()
     renews: bool = True
+    session_requests: tuple[SessionRequest, ...] = ()
 
 
 class LogChunk(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -11,7 +11,7 @@ import math
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -42,9 +42,13 @@ LIMITS: Mapping[audit_entries.Action, Limit] = {
     "SnapshotRead": Limit(120, 30),
     "OverrideChanged": Limit(1200, 1200),
     "TokensChanged": Limit(1200, 1200),
+    "SessionBegan": Limit(1200, 600),
+    "SessionEnded": Limit(1200, 600),
 }
 #: What changes something: each is an entry of its own.
-ORDERS = frozenset({"OverrideChanged", "TokensChanged"})
+ORDERS = frozenset({"OverrideChanged", "TokensChanged", "SessionBegan", "SessionEnded"})
+#: What is written down of sessions.
+SessionAction = Literal["SessionBegan", "SessionEnded"]
 #: What an entry says of calls that got none, because their kind or their caller had too many.
 MORE = "further calls of that minute, of which only the number is known"
 #: What an entry says before it lists what these calls were about.

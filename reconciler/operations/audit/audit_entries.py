@@ -70,6 +70,8 @@ Action = Literal[
     "SnapshotRead",
     "OverrideChanged",
     "TokensChanged",
+    "SessionBegan",
+    "SessionEnded",
 ]
 ACTIONS: tuple[Action, ...] = get_args(Action)
 

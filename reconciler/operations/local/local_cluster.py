@@ -183,6 +183,8 @@ class LocalCluster:
             (
                 *("--repo", options.repository, "--branch", options.branch),
                 *("--path", options.sub_path, "--listen", options.listen),
+                # any port: several clusters may be on this machine
+                *("--relay-listen", f"{options.listen.rpartition(':')[0]}:0"),
             ),
             options.controller_module,
         )

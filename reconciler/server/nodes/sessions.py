@@ -10,11 +10,12 @@ import asyncio
 import hmac
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
 from reconciler.model.observed import devices, task_reports, task_usage
-from reconciler.model.protocol import agent_messages, loop_messages
+from reconciler.model.protocol import agent_messages, loop_messages, session_messages
 from reconciler.model.state import records
 
 #: The most nodes that are remembered; a report of a further one is refused.
@@ -22,6 +23,8 @@ NODES_MAX = 50_000
 #: The most acknowledgements and log requests that wait for one node.
 ACKNOWLEDGED_MAX = 100_000
 LOG_REQUESTS_MAX = 64
+#: The most sessions of people that one node is asked for in one answer.
+SESSION_REQUESTS_MAX = 256
 #: Of how many tasks of a node, ended ones included, it is kept what they wrote of their work.
 METRICS_TASKS_MAX = 1024
 #: How many polls a holder may be silent before another agent takes its place.
@@ -41,6 +44,14 @@ class Busy(msgspec.Struct, frozen=True):
     retry_after_s: float
 
 
+class TakenNews(NamedTuple):
+    """News for a node that an answer tells beside its assignments."""
+
+    acknowledged: tuple[str, ...] = ()
+    log_requests: tuple[agent_messages.LogRequest, ...] = ()
+    session_requests: tuple[session_messages.SessionRequest, ...] = ()
+
+
 class Session:
     """Session of one node."""
 
@@ -51,6 +62,8 @@ class Session:
         self.payload: bytes | None = None
         self.acknowledged: dict[str, None] = {}
         self.log_requests: dict[str, agent_messages.LogRequest] = {}
+        #: Sessions of people that the holder is to serve, by name.
+        self.session_requests: dict[str, session_messages.SessionRequest] = {}
         self.holder: tuple[str, str] | None = None
         #: The agent that last told what it holds, by boot and incarnation.
         self.held_told: tuple[str, str] | None = None
@@ -131,7 +144,14 @@ class Session:
 
     def has_news_for(self, have: tuple[int, int]) -> bool:
         """Return True if there is anything to send."""
-        return bool(self.acknowledged or self.log_requests) or self.has_set_for(have)
+        asked = self.acknowledged or self.log_requests or self.session_requests
+        return bool(asked) or self.has_set_for(have)
+
+    def ask_for(self, request: session_messages.SessionRequest) -> None:
+        """Have the holder asked for a session of somebody, if there is room."""
+        if len(self.session_requests) < SESSION_REQUESTS_MAX:
+            self.session_requests[request.id] = request
+            self.changed.set()
 
     def enter(
         self,
@@ -154,6 +174,7 @@ class Session:
         self.exchange += 1
         if self.holder != who:
             self.holder, self.first, self.proof = who, self.exchange, proof
+            self.session_requests.clear()  # their tickets are for the agent before
         self.open, self.closed = True, False
         self.heard_at = now
         # an older exchange of the same agent that still waits has nothing more to wait for
@@ -260,11 +281,16 @@ class Session:
         except TimeoutError:
             return
 
-    def take(self) -> tuple[tuple[str, ...], tuple[agent_messages.LogRequest, ...]]:
-        """Return acknowledgements and log requests, and forget them."""
-        taken = tuple(self.acknowledged), tuple(self.log_requests.values())
+    def take(self) -> "TakenNews":
+        """Return acknowledgements and requests, and forget them."""
+        taken = TakenNews(
+            tuple(self.acknowledged),
+            tuple(self.log_requests.values()),
+            tuple(self.session_requests.values()),
+        )
         self.acknowledged.clear()
         self.log_requests.clear()
+        self.session_requests.clear()
         return taken
 
 

@@ -23,6 +23,9 @@ LOOKED_UP_IN = {("plan", "--name"), ("validate", "--since"), ("drift", "--kind")
 COMMAND = ["--", "true"]
 #: The other words without which a command looks at nothing else.
 OTHERS = {
+    "exec": ["j", *COMMAND],
+    "forward": ["j", "80"],
+    "cp": ["j:a", "b"],
     "cancel": ["a", "--override", "--reason", "because"],
     "drain": ["a", "--override", "--reason", "because"],
     "suspend": ["queue/a", "--override", "--reason", "because"],
@@ -63,6 +66,7 @@ WRONG = {
     "--store": ["postgresql://host/db", "nope"],
     "--listen": ["nope", "127.0.0.1:99999"],
     "--accept-revision": ["nope"],
+    "--address": ["nope", "", "10.0.0.1:80"],
     "--cpus": ["lots", "-1"],
     "--memory": ["big", "-1", "4096"],
     "--array": ["x", "0"],
@@ -141,6 +145,9 @@ NAMED = {
     **{command: [] for command in ("job", "jobs", "explain", "logs", "node", "quotas", "plot")},
     **{command: [] for command in ("hold", "release", "rerun", "cancel", "adopt", "undrain")},
     **{command: [] for command in ("wait", "suspend", "resume", "overrides clear drain")},
+    "attach": [],
+    "exec": COMMAND,
+    "forward": ["80"],
     "drain": ["--reason", "because"],
     **{command: [] for command in ("events --job", "events --node", "jobs --queue")},
     **{command: [] for command in ("drift --node", "drift --pool")},

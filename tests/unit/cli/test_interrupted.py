@@ -32,7 +32,7 @@ def test_an_interrupt_that_was_swallowed_before_there_was_a_job_still_ends_it(
     with pytest.raises(KeyboardInterrupt):
         interrupts._raise(signal.SIGINT, None)
     try:
-        status = run._carry_through(job_document.JobOptions("j", ("true",)), None, None, None)
+        status = run._carry_through(job_document.JobOptions("j", ("true",)), None, (None, None), ())
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

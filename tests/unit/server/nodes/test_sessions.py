@@ -118,7 +118,7 @@ def test_news_are_a_set_an_end_or_a_log_request() -> None:
     session.update(loop_messages.NodeUpdate("n1", 1, 1, acknowledged=("a", "b")))
     session.log_requests["l"] = agent_messages.LogRequest("l", "a")
     assert session.has_news_for((1, 1))
-    assert session.take() == (("a", "b"), (agent_messages.LogRequest("l", "a"),))
+    assert session.take() == sessions.TakenNews(("a", "b"), (agent_messages.LogRequest("l", "a"),))
     assert not session.has_news_for((1, 1))
 
 

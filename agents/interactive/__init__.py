@@ -1,0 +1,1 @@
+"""Sessions of people in tasks: the agent's side, in a process of its own."""

@@ -1,0 +1,168 @@
+"""Listens here, and joins each connection with one to a port of a task, in a session of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from reconciler.cli import lazy_import, terminal
+from reconciler.cli.interactive import local_terminal
+from reconciler.model.protocol import session_messages
+
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
+
+    from reconciler.operations.client import api_client, endpoints, session_connection
+else:
+    api_client = lazy_import.module("reconciler.operations.client.api_client")
+    session_connection = lazy_import.module("reconciler.operations.client.session_connection")
+
+#: Connections at a time.
+CONNECTIONS_MAX = 128
+#: Exit code if this command can't listen.
+FAILED = 1
+
+
+class WantedForward(NamedTuple):
+    """A port of a task, and where it is to be reached here: an address, or a Unix socket."""
+
+    place: session_connection.SessionPlace
+    port: int
+    address: str = "127.0.0.1"
+    local_port: int = 0
+    socket: Path | None = None
+
+
+def run(
+    api: api_client.ApiClient,
+    endpoint: endpoints.Endpoint,
+    wanted: WantedForward,
+    begun: Callable[[str], None] = terminal.note,
+) -> int:
+    """Serve connections until a signal comes. Return the exit code.
+
+    Args:
+        api: of the controller.
+        endpoint: where the controller is.
+        wanted: what is reached where.
+        begun: called once with where this listens.
+    """
+    forward = PortForward(api, endpoint, wanted)
+    try:
+        return asyncio.run(forward.serve(begun))
+    except OSError as error:
+        where = wanted.socket or f"{wanted.address}:{wanted.local_port}"
+        terminal.note(f"muster: can't listen on {where}: {error.strerror or error}")
+        return FAILED
+
+
+class PortForward:
+    """The connections to one port of a task."""
+
+    def __init__(
+        self, api: api_client.ApiClient, endpoint: endpoints.Endpoint, wanted: WantedForward
+    ) -> None:
+        self._api = api
+        self._endpoint = endpoint
+        self._wanted = wanted
+        self._context: ssl.SSLContext | None = None
+        self._open = 0
+        self._told = ""
+
+    async def serve(self, begun: Callable[[str], None]) -> int:
+        """Serve until SIGINT, SIGTERM or SIGHUP."""
+        self._context = session_connection.context_of(self._endpoint)
+        over = asyncio.Event()
+        wanted = self._wanted
+        limit = session_messages.PIECE_BYTES
+        if wanted.socket is not None:
+            before = os.umask(0o177)
+            try:
+                server = await asyncio.start_unix_server(self._join, wanted.socket, limit=limit)
+            finally:
+                os.umask(before)
+            where = str(wanted.socket)
+        else:
+            server = await asyncio.start_server(
+                self._join, wanted.address, wanted.local_port, limit=limit
+            )
+            where = f"{wanted.address}:{server.sockets[0].getsockname()[1]}"
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        try:
+            with local_terminal.heard(dict.fromkeys(numbers, over.set)):
+                begun(f"{where} reaches port {wanted.port} of {wanted.place.job}; Ctrl-C ends this")
+                await over.wait()
+        finally:
+            server.close()
+            if wanted.socket is not None:
+                with contextlib.suppress(OSError):
+                    wanted.socket.unlink()
+        return 0
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Join one connection with the task's."""
+        if self._open >= CONNECTIONS_MAX:
+            writer.close()
+            return
+        self._open += 1
+        try:
+            granted = await asyncio.to_thread(
+                session_connection.ticket,
+                *(self._api, self._wanted.place),
+                kind="forward",
+                port=self._wanted.port,
+            )
+            async with session_connection.dialled(self._endpoint, granted, self._context) as relay:
+                await _exchange(relay, reader, writer)
+            self._told = ""
+        except (
+            api_client.ApiError,
+            session_connection.SessionLostError,
+            session_connection.StartRefusal,
+        ) as error:
+            self._tell(str(error))
+        finally:
+            self._open -= 1
+            writer.close()
+
+    def _tell(self, why: str) -> None:
+        """Print why a connection failed, once until one succeeds."""
+        if why != self._told:
+            self._told = why
+            terminal.note(f"muster: {why}")
+
+
+async def _exchange(
+    relay: ClientConnection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """Move data in both directions until both have ended, or one end has gone."""
+
+    async def send() -> None:
+        try:
+            while data := await reader.read(session_messages.PIECE_BYTES):
+                await relay.send(data)
+            await relay.send(session_connection.saying(session_messages.InputEnded()))
+        except OSError:
+            await relay.close()
+        except session_connection.CLOSED:
+            return
+
+    sending = asyncio.create_task(send())
+    try:
+        async for message in relay:
+            if isinstance(message, bytes):
+                writer.write(message)
+                await writer.drain()
+            elif isinstance(session_connection.said(message), session_messages.InputEnded):
+                writer.write_eof()
+    except OSError:  # the program here has gone
+        return
+    finally:
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)

@@ -1,0 +1,220 @@
+"""Joins the two ends of each session, and moves data between them.
+
+An end comes with a ticket in the header ``Authorization``. A message is read only when the one
+before it has been taken, so a slow end slows the other down. What a page in a browser may open is
+refused: it sends an ``Origin``.
+"""
+
+import asyncio
+import contextlib
+import http
+import logging
+import pathlib
+import ssl
+import time
+from collections.abc import Callable
+
+import msgspec
+import websockets
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.http11 import Request, Response
+
+from reconciler.model.protocol import loop_messages, session_messages
+from reconciler.server.relay import relay_messages, ticket_table
+
+_LOG = logging.getLogger("muster.relay")
+
+#: How often it is looked which sessions are over.
+LOOK_S = 1.0
+#: How long sessions go on without the API, which alone knows who may go on.
+WITHOUT_API_S = 30.0
+#: Messages that wait to be passed on, of each end.
+QUEUE_MAX = 4
+#: Connections at a time: both ends of each session, and some that are refused.
+CONNECTIONS_MAX = 2 * ticket_table.SESSIONS_MAX + 256
+#: Bytes of a reason that fit into the end of a connection.
+REASON_BYTES_MAX = 120
+#: How a connection is closed whose session was ended from here.
+ENDED_CODE = 4000
+_decode = msgspec.msgpack.Decoder(relay_messages.ToRelay).decode
+
+
+class RelayService:
+    """The sessions of one relay, and its link to the API.
+
+    Args:
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._table = ticket_table.TicketTable()
+        self._ends: dict[str, dict[ticket_table.Side, ServerConnection]] = {}
+        self._joined: dict[str, asyncio.Event] = {}
+        self._given: dict[ServerConnection, tuple[str, ticket_table.Side]] = {}
+        self._api: asyncio.StreamWriter | None = None
+        self._without_api_since: float | None = clock()
+        self._closing: set[asyncio.Task[None]] = set()
+        self.port = 0
+
+    # The two ends ----------------------------------------------------------------------------
+
+    def admit(self, connection: ServerConnection, request: Request) -> Response | None:
+        """Return the answer to a connection that is refused; None to go on."""
+        if request.path != session_messages.PATH:
+            return connection.respond(http.HTTPStatus.NOT_FOUND, "no such path\n")
+        if request.headers.get("Origin") is not None:
+            return connection.respond(http.HTTPStatus.FORBIDDEN, "no page may open sessions\n")
+        kind, _, ticket = request.headers.get("Authorization", "").partition(" ")
+        if kind.lower() != "bearer" or len(self._given) >= CONNECTIONS_MAX:
+            return connection.respond(http.HTTPStatus.UNAUTHORIZED, "no ticket\n")
+        try:
+            session, side = self._table.redeem(ticket.strip(), self._clock())
+        except ticket_table.TicketError as error:
+            return connection.respond(http.HTTPStatus.UNAUTHORIZED, f"{error}\n")
+        self._given[connection] = session.grant.id, side
+        return None
+
+    async def attend(self, connection: ServerConnection) -> None:
+        """Pass on what one end sends, until either end closes."""
+        name, side = self._given[connection]
+        try:
+            await self._pass_on(name, side, connection)
+        except websockets.ConnectionClosed:
+            pass
+        finally:
+            del self._given[connection]
+            self.end(name, "")
+
+    async def _pass_on(
+        self, name: str, side: ticket_table.Side, connection: ServerConnection
+    ) -> None:
+        session = self._table.sessions.get(name)
+        if session is None:
+            return
+        ends = self._ends.setdefault(name, {})
+        ends[side] = connection
+        joined = self._joined.setdefault(name, asyncio.Event())
+        self.tell(relay_messages.SessionJoined(name, both=len(ends) == 2))
+        if len(ends) == 2:
+            joined.set()
+        else:
+            # one that leaves meanwhile is noticed, too
+            gone = asyncio.create_task(connection.wait_closed())
+            waiting = asyncio.create_task(joined.wait())
+            await asyncio.wait({gone, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (gone, waiting):
+                task.cancel()
+            if not joined.is_set():
+                return
+        other = ends[ticket_table.SIDES[1 - ticket_table.SIDES.index(side)]]
+        async for message in connection:
+            session.count(side, len(message) if isinstance(message, bytes) else 0, self._clock())
+            await other.send(message)
+
+    def end(self, name: str, why: str) -> None:
+        """End a session: both ends close, with the reason, once they have what was sent."""
+        session = self._table.end(name)
+        if session is None:
+            return
+        self.tell(relay_messages.SessionEnded(name, why, session.sent, session.received))
+        self._joined.pop(name, None)
+        for connection in self._ends.pop(name, {}).values():
+            reason = why.encode()[:REASON_BYTES_MAX].decode(errors="ignore")
+            closing = asyncio.create_task(connection.close(ENDED_CODE if why else 1000, reason))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    # The API ---------------------------------------------------------------------------------
+
+    def tell(self, message: relay_messages.FromRelay) -> None:
+        """Tell the API, if it is there. It is told all sessions when it comes."""
+        if self._api is not None:
+            self._api.write(relay_messages.encode(message))
+
+    async def follow(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Do what the API says, until it leaves. Only the newest connection counts."""
+        if self._api is not None:
+            self._api.close()
+        self._api, self._without_api_since = writer, None
+        self.tell(relay_messages.RelayHello(self.port, self._table.live()))
+        frames = loop_messages.FrameBuffer()
+        try:
+            while data := await reader.read(2**18):
+                for body in frames.feed(data):
+                    self._obey(_decode(body))
+        except (OSError, loop_messages.FrameError, msgspec.MsgspecError) as error:
+            _LOG.warning("link to the API: %s", error)
+        finally:
+            if self._api is writer:
+                self._api, self._without_api_since = None, self._clock()
+            writer.close()
+
+    def _obey(self, message: relay_messages.ToRelay) -> None:
+        match message:
+            case relay_messages.ExpectSession(grant):
+                if not self._table.expect(grant, self._clock()):
+                    self.tell(relay_messages.SessionEnded(grant.id, "too many sessions", 0, 0))
+            case relay_messages.EndSession(name, why):
+                self.end(name, why)
+
+    async def watch(self, tick: Callable[[], None]) -> None:
+        """End sessions whose time is over, until cancelled. ``tick`` is called each second."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            tick()
+            now = self._clock()
+            for name, why in self._table.overdue(now):
+                self.end(name, why)
+            since = self._without_api_since
+            if since is not None and now - since >= WITHOUT_API_S:
+                for name in list(self._table.sessions):
+                    self.end(name, "the controller is away, which says who may go on")
+
+
+async def run(
+    service: RelayService,
+    address: tuple[str, int],
+    link: pathlib.Path,
+    context: ssl.SSLContext | None,
+    tick: Callable[[], None],
+) -> None:
+    """Serve until cancelled.
+
+    Args:
+        service: the sessions.
+        address: host and port to listen on; port 0: any.
+        link: path of the Unix socket for the API.
+        context: of TLS; None: plain.
+        tick: called each second.
+    """
+    async with serve(
+        service.attend,
+        *address,
+        process_request=service.admit,
+        subprotocols=[websockets.Subprotocol(session_messages.SUBPROTOCOL)],
+        compression=None,
+        max_size=session_messages.MESSAGE_BYTES_MAX,
+        max_queue=QUEUE_MAX,
+        open_timeout=10,
+        close_timeout=5,
+        server_header=None,
+        ssl=context,
+    ) as listening:
+        service.port = next(iter(listening.sockets)).getsockname()[1]
+        async with await asyncio.start_unix_server(service.follow, link):
+            _LOG.info("relay of sessions listens at port %d", service.port)
+            await service.watch(tick)
+
+
+def serve_until_stopped(
+    service: RelayService,
+    address: tuple[str, int],
+    link: pathlib.Path,
+    context: ssl.SSLContext | None,
+    tick: Callable[[], None],
+) -> None:
+    """Serve until a signal ends this process."""
+    link.unlink(missing_ok=True)
+    with contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError):
+        asyncio.run(run(service, address, link, context, tick))
