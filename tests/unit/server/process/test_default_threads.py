@@ -15,6 +15,7 @@ MAY = {
     "background/audit_watch.py": "asked for by nobody",
     "background/prune_timer.py": "asked for by nobody",
     "changes/queued_submissions.py": "asked for by nobody: what waits is tried again",
+    "interactive/session_desk.py": "asked for by nobody: rights of sessions are judged again",
     "logs/log_output.py": "a stream's looks for the next try of one task, seconds apart",
     "logs/standing_rights.py": "the look at the right to read on, now and then",
     "nodes/node_metrics_pages.py": "pages for all who scrape, made once",
