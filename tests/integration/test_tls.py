@@ -33,6 +33,11 @@ apiVersion: muster/v1
 kind: Job
 metadata: {name: hello}
 spec: {queue: default, run: 1, resources: {cpu: 1, memory: 64Mi}, command: ["true"]}
+---
+apiVersion: muster/v1
+kind: Job
+metadata: {name: stays}
+spec: {queue: default, run: 1, resources: {cpu: 1, memory: 64Mi}, command: [sleep, "600"]}
 """
 
 
@@ -139,6 +144,21 @@ def test_a_job_runs_over_tls(site: Site) -> None:
         return bool(found["job"]["state"] == "Succeeded")
 
     until(has_ended)
+
+
+def test_a_command_in_a_task_goes_over_tls(site: Site) -> None:
+    """The relay has the certificate of the API, and the port after its port."""
+    command = [sys.executable, "-m", "reconciler.cli.main", "exec", "stays", "--server", site.url]
+    command += ["--token-file", str(site.folder / "admin.token")]
+    words = ["--", "echo", "over TLS"]
+
+    def run(authority: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, "--ca", authority, *words],
+            capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+        )  # fmt: skip
+
+    until(lambda: run(str(site.tls / "ca.pem")).stdout == "over TLS\n")
 
 
 def test_a_stranger_to_the_authority_is_told_of_it(site: Site) -> None:
