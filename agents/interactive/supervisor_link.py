@@ -17,6 +17,7 @@ NAME = "sessions.sock"
 ANSWER_S = 45.0
 _ANSWER_BYTES_MAX = 2**16
 _HANDLES_MAX = 3
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class StartRefusedError(Exception):
@@ -65,7 +66,7 @@ class SupervisorLink:
             close_all(handles)
             raise StartRefusedError("the node's supervisor does not answer", 125) from None
         line, _, self._inbox = self._inbox.partition(b"\n")
-        answer = msgspec.json.decode(line, type=dict[str, Any])
+        answer = _decode(line)
         if "error" in answer:
             close_all(handles)
             raise StartRefusedError(str(answer["error"]), int(answer.get("code", 125)))
@@ -78,7 +79,8 @@ class SupervisorLink:
             if not data:
                 return {}
             self._inbox += data
-        return msgspec.json.decode(self._inbox.partition(b"\n")[0], type=dict[str, Any])
+        ended: dict[str, Any] = _decode(self._inbox.partition(b"\n")[0])
+        return ended
 
     async def signal(self, number: int) -> None:
         """Have the command signalled."""
