@@ -90,6 +90,8 @@ class SessionServer:
         self, request: session_messages.SessionRequest, relay: ClientConnection
     ) -> None:
         """Do what the session asks for, and say how it ended."""
+        while await relay.recv() != task_streams.CAME:
+            pass  # of a newer relay
         if self._refusal:
             refusal = session_messages.SessionRefused(self._refusal)
             await relay.send(task_streams.said(refusal))

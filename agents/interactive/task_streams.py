@@ -21,6 +21,8 @@ from reconciler.model.protocol import session_messages
 
 _decode = msgspec.json.Decoder(session_messages.ToNode).decode
 _encode = msgspec.json.Encoder().encode
+#: The word of the relay that somebody is there.
+CAME = _encode(session_messages.PersonCame()).decode()
 
 
 class RelayConnection(Protocol):

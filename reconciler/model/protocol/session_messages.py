@@ -43,6 +43,10 @@ class SignalSent(msgspec.Struct, frozen=True, tag="signal"):
     number: int
 
 
+class PersonCame(msgspec.Struct, frozen=True, tag="came"):
+    """From the relay to the node, first: somebody is there, so that something may be started."""
+
+
 class SessionReady(msgspec.Struct, frozen=True, tag="ready"):
     """From the node: the command has started, or the connection stands."""
 
@@ -61,7 +65,7 @@ class SessionRefused(msgspec.Struct, frozen=True, tag="refused"):
     status: int = 125
 
 
-ToNode = TerminalSize | InputEnded | SignalSent
+ToNode = PersonCame | TerminalSize | InputEnded | SignalSent
 ToPerson = SessionReady | InputEnded | SessionExited | SessionRefused
 
 

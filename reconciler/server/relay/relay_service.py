@@ -36,6 +36,7 @@ CONNECTIONS_MAX = 2 * ticket_table.SESSIONS_MAX + 256
 REASON_BYTES_MAX = 120
 #: How a connection is closed whose session was ended from here.
 ENDED_CODE = 4000
+_CAME = msgspec.json.encode(session_messages.PersonCame()).decode()
 _decode = msgspec.msgpack.Decoder(relay_messages.ToRelay).decode
 
 
@@ -97,6 +98,8 @@ class RelayService:
         joined = self._joined.setdefault(name, asyncio.Event())
         self.tell(relay_messages.SessionJoined(name, both=len(ends) == 2))
         if len(ends) == 2:
+            # what is started before somebody is there could end before, and be lost
+            await ends["node"].send(_CAME)
             joined.set()
         else:
             # one that leaves meanwhile is noticed, too

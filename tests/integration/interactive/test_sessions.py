@@ -97,8 +97,8 @@ def test_a_terminal_has_size_keys_and_an_end(bed: beds.Bed) -> None:
         assert "33 111" in shown
         assert "/dev/pts/" in shown
         person.resize(44, 99)
-        person.type("stty size\r")
-        person.sees("44 99")
+        person.type("until stty size | grep '44 9[9]'; do sleep 0.1; done\r")
+        person.sees("\r\n44 99\r\n")
         # Ctrl-C ends what runs in the foreground, not the session
         person.type("echo begun; cat; echo ended $?\r")
         person.sees("\r\nbegun\r\n")
