@@ -26,14 +26,15 @@ SHELLS = frozenset({"bash", "sh", "zsh", "fish", "dash", "ksh", "csh", "tcsh"})
 COME_S = 120
 #: States of a job without running tasks.
 _NOT_STARTED = ("Pending", "Held")
-#: The job: it waits until the command has opened the pipe, and then until nobody has it open. The
-#: last line that came is the status; without one the command was ended with its session.
+#: The job: it waits until the command has opened the pipe, and then until nobody has it open:
+#: its end would end a session that has only just written its status. The second line that came is
+#: the status; without one the command was ended with its session.
 _JOB = f"""
 pipe=${{MUSTER_METRICS%/*}}/terminal
 mkfifo -m 600 "$pipe" || exit 125
 (sleep {COME_S} && echo "nobody came to this terminal within {COME_S} s" >&2 && kill $$) &
 timer=$!
-{{ read -r begun; kill "$timer"; read -r status; }} < "$pipe" 2> /dev/null
+{{ read -r begun; kill "$timer"; read -r status; read -r end; }} < "$pipe" 2> /dev/null
 exit "${{status:-129}}"
 """
 #: The session: it runs the command, which does not have the pipe.
