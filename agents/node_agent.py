@@ -276,11 +276,9 @@ class Agent:
             say=self.say,
         )
         self.steps = step_executor.StepExecutor(
-            self.supervisor,
-            self.launcher,
-            effects,
+            self.supervisor, self.launcher, effects,
             lambda command: self.lifecycle.prepared(command),  # noqa: PLW0108 - built later
-        )
+        )  # fmt: skip
         self.lifecycle = attempt_lifecycle.AttemptLifecycle(
             self.lock,
             self.state,

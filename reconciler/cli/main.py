@@ -35,7 +35,7 @@ COMMANDS = {
     "jobs.show": ("job",),
     "cluster.inspect_commands": ("nodes", "node", "queues", "events", "status"),
     "cluster.quotas": ("quotas",),
-    "jobs.logs": ("logs",),
+    "logs.logs_command": ("logs",),
     "jobs.plot": ("plot",),
     "cluster.drift": ("drift", "export"),
     "cluster.top": ("top",),

@@ -79,10 +79,7 @@ def run(
             callback=context.require_name,
         ),
     ] = None,
-    gpus: Annotated[
-        float | None,
-        typer.Option("--gpus", "-g", help="GPUs per task; 0.5 is half a GPU. Default: 0."),
-    ] = None,
+    gpus: job_fields.Gpus = None,
     cpus: Annotated[
         str | None, typer.Option("--cpus", "-c", help="CPUs per task: 2, 0.5 or 500m. Default: 1.")
     ] = None,
@@ -93,20 +90,8 @@ def run(
     tasks: submit_options.Tasks = None,
     time_limit: submit_options.TimeLimit = None,
     signal_name: submit_options.Signal = None,
-    priority: Annotated[
-        str | None,
-        typer.Option(
-            "--priority-class",
-            help="Priority class, which must be in git. Default: none, priority 50.",
-        ),
-    ] = None,
-    framework: Annotated[
-        str | None,
-        typer.Option(
-            help="How tasks find each other: torchrun, mpi, jax, tensorflow, ray or slurm. "
-            "Default: none."
-        ),
-    ] = None,
+    priority: job_fields.PriorityClass = None,
+    framework: job_fields.Framework = None,
     env: submit_surroundings.Env = None,
     export: submit_surroundings.Export = None,
     modules: submit_surroundings.Modules = None,

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, TextIO
 
 from reconciler.cli import lazy_import, retries, terminal
-from reconciler.cli.jobs import task_output
+from reconciler.cli.logs import task_output
 from reconciler.model.values.text_lines import split_lines
 
 if TYPE_CHECKING:

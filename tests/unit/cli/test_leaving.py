@@ -9,10 +9,10 @@ from reconciler.cli.jobs import (
     explain,
     explain_start,
     job_list,
-    log_hints,
     show,
     wait,
 )
+from reconciler.cli.logs import log_hints
 from reconciler.model.state import pending_reasons, records
 from reconciler.model.state.states import AttemptState, EndReason
 from reconciler.model.values import times

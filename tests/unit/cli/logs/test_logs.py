@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 import typer
 
-from reconciler.cli.jobs import logs, prefixed_lines
+from reconciler.cli.logs import logs_command, prefixed_lines
 from reconciler.core.jobs import takeover
 from reconciler.operations.client import api_client
 
@@ -40,7 +40,7 @@ class Api:
 def shown(
     api: Api, capfdbinary: pytest.CaptureFixture[bytes], **query: str
 ) -> tuple[list[bytes], str]:
-    logs._show_all(
+    logs_command._show_all(
         cast("api_client.ApiClient", api), "train", {"follow": "false", "stream": "stdout"} | query
     )
     out, err = capfdbinary.readouterr()
@@ -70,9 +70,9 @@ def test_tasks_that_are_followed_are_read_at_the_same_time(
 def test_the_first_of_many_tasks_are_shown_and_the_rest_is_said(
     capfdbinary: pytest.CaptureFixture[bytes],
 ) -> None:
-    api = Api({f"main-{number}": [b"x\n"] for number in range(logs.TASKS_MAX + 6)})
+    api = Api({f"main-{number}": [b"x\n"] for number in range(logs_command.TASKS_MAX + 6)})
     lines, err = shown(api, capfdbinary)
-    assert len(lines) == logs.TASKS_MAX
+    assert len(lines) == logs_command.TASKS_MAX
     assert "showing the first 64 of 70 tasks of job train" in " ".join(err.split())
 
 
@@ -101,14 +101,16 @@ def test_a_job_that_was_never_started_says_so(capfdbinary: pytest.CaptureFixture
         assert told in capfdbinary.readouterr().err.decode()
 
 
-@pytest.mark.parametrize(("said", "more"), [*zip(logs.UNSTARTED, ({}, WIDELY), strict=True)])
+@pytest.mark.parametrize(
+    ("said", "more"), [*zip(logs_command.UNSTARTED, ({}, WIDELY), strict=True)]
+)
 def test_what_waits_says_why_it_has_no_output(
     said: bytes, more: dict[str, str], capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     api = Waiting({"": [said + b"train was made yet\n"]}, "Pending")
     query = {"follow": "false", "stream": "stdout", "task": "", **more}
     with pytest.raises(typer.Exit) as left:
-        logs._show(cast("api_client.ApiClient", api), "train", query)
+        logs_command._show(cast("api_client.ApiClient", api), "train", query)
     assert left.value.exit_code == 1
     out, err = capfdbinary.readouterr()
     assert out == b""
@@ -172,7 +174,7 @@ def test_the_newest_try_that_has_output_is_shown(
     none = b"muster: node n0 keeps no stdout of this try\n"
     api = Retried({"3": [none], "2": [none], "1": [b"a\n", b"b\n"] if kept else [none]})
     query = {"follow": "false", "stream": "stdout"}
-    logs._show(cast("api_client.ApiClient", api), "train", query)
+    logs_command._show(cast("api_client.ApiClient", api), "train", query)
     out, err = capfdbinary.readouterr()
     assert out == (b"a\nb\n" if kept else none)
     assert (b"try 3 has no stdout; showing try 1" in err) == kept

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from reconciler.cli.jobs import merged_streams
+from reconciler.cli.logs import merged_streams
 
 OUT = [b"2026-11-01T12:00:01.000Z one\n2026-11-01T12:00:0", b"3.000Z three\n"]
 ERR = [b"2026-11-01T12:00:02.000Z two\n", b"2026-11-01T12:00:04.000Z fo", b"ur\n"]

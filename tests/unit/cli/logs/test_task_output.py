@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.cli.jobs import task_output
+from reconciler.cli.logs import task_output
 
 #: What a task writes, and what a terminal gets.
 SHOWN = {

@@ -22,7 +22,7 @@ from reconciler.cli import (
     stream_position,
     terminal,
 )
-from reconciler.cli.jobs import log_hints, merged_streams, prefixed_lines, task_output
+from reconciler.cli.logs import log_hints, merged_streams, prefixed_lines, task_output
 from reconciler.model.state import states
 from reconciler.model.values import times
 

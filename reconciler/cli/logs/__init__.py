@@ -1,0 +1,1 @@
+"""Commands about what tasks write: logs of one task and of many."""
