@@ -115,6 +115,8 @@ class ParquetTable:
         """
         self._arrow = parquet_library("pyarrow")
         self._parquet = parquet_library("pyarrow.parquet")
+        # a column of a type from which nothing leads to that of its name is none of the first two
+        self._unreadable = (OSError, ValueError, self._arrow.ArrowException)
         self._known = {field.name: field for field in parquet_schema(self._arrow)}
         self._file = self._opened(before)
         found = self._file.schema_arrow if self._file is not None else ()
@@ -129,7 +131,7 @@ class ParquetTable:
         before.seek(0)
         try:
             return self._parquet.ParquetFile(before)
-        except (OSError, ValueError) as error:
+        except self._unreadable as error:
             raise UnknownTableError(f"it can't be read ({error})") from error
 
     def _as_read(self, field: Any) -> Any:
@@ -150,7 +152,7 @@ class ParquetTable:
                 table = self._arrow.Table.from_batches([batch]).cast(schema)
                 columns = [self._as_numbers(column).to_pylist() for column in table.columns]
                 yield list(zip(*columns, strict=True))
-        except (OSError, ValueError) as error:
+        except self._unreadable as error:
             raise UnknownTableError(f"it can't be read ({error})") from error
 
     def _as_numbers(self, column: Any) -> Any:

@@ -226,6 +226,27 @@ def test_a_file_that_is_no_such_table_stays(
     assert list(tmp_path.glob(".*.part")) == []
 
 
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [("attempt", [["a"], ["b"]]), ("ended", [1.5, 2.5]), ("cpus", [{"a": 1}, {"a": 2}])],
+)
+def test_a_table_with_a_column_of_another_type_stays(
+    opened: store.Store, tmp_path: Path, column: str, values: list[object]
+) -> None:
+    """Other programs write times as numbers, and lists where a text was."""
+    arrow = importlib.import_module("pyarrow")
+    parquet = importlib.import_module("pyarrow.parquet")
+    path = attempt_files.write_day(tmp_path, DAY, [next(pages(opened, 2))], "parquet").path
+    table = parquet.read_table(str(path))
+    place = table.column_names.index(column)
+    parquet.write_table(table.set_column(place, column, arrow.array(values)), str(path))
+    before = path.read_bytes()
+    with pytest.raises(attempt_forms.TableFileError, match=r"stays: it can't be read \(.* To fix"):
+        attempt_files.write_day(tmp_path, DAY, pages(opened, 10), "parquet")
+    assert path.read_bytes() == before
+    assert list(tmp_path.glob(".*.part")) == []
+
+
 @FORMS
 def test_an_empty_file_is_filled(
     opened: store.Store, tmp_path: Path, form: attempt_forms.Form
