@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import BinaryIO
 
 from reconciler.model.state import adoption_state
-from reconciler.store import database
+from reconciler.store import database, lock
 from reconciler.store.errors import DamagedError, StoreError
 
 _BLOCK_BYTES = 1 << 20
@@ -41,11 +41,13 @@ def restore(source: BinaryIO, url: str, *, sha256: str = "") -> None:
         sha256: what the file has to hold; empty: anything.
 
     Raises:
-        StoreError: there is a store already, the backup is none, or not what it has to be.
+        StoreError: there is a store already, a live controller led one there whose files were
+            moved away, the backup is none, or not what it has to be.
         OSError: it can't be read, or there is no room.
     """
     target = database.path_of(url)
-    beside = [target.with_name(target.name + end) for end in ("-wal", "-shm")]
+    # what lies beside it would be taken for a part of the new one
+    beside = [target.with_name(target.name + end) for end in ("-wal", "-shm", "-journal")]
     for path in (target, *beside):
         if path.exists():
             raise StoreError(
@@ -60,7 +62,8 @@ def restore(source: BinaryIO, url: str, *, sha256: str = "") -> None:
         with database.told(str(source.name)), contextlib.closing(_connect(partial)) as copy:
             _mark(copy, source.name)
 
-    _make(target, fill, what=f"restore of {url}")
+    with lock.not_led(target):
+        _make(target, fill, what=f"restore of {url}")
 
 
 def _make(target: pathlib.Path, fill: Callable[[pathlib.Path], None], *, what: str) -> int:
@@ -69,6 +72,11 @@ def _make(target: pathlib.Path, fill: Callable[[pathlib.Path], None], *, what: s
     try:
         # claims the name, so that two copies to one place do not mix
         os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        raise StoreError(
+            f"{what}: {partial} is there: another copy is being made, or one was broken off. To "
+            "fix: remove it if no other runs"
+        ) from None
     except OSError as error:
         raise StoreError(f"{what}: {partial} can't be made: {error.strerror}") from None
     try:

@@ -1,8 +1,10 @@
 """A lock for one live controller of a SQLite file; the kernel drops it when its holder dies."""
 
+import contextlib
 import fcntl
 import os
 import pathlib
+from collections.abc import Iterator
 
 from reconciler import lock_file
 from reconciler.store.errors import StoreBusyError, StoreError
@@ -20,7 +22,7 @@ class LeaderLock:
             StoreBusyError: a live process holds it; the message has its number.
             StoreError: the file cannot be made.
         """
-        lock_path = path.with_name(path.name + ".lock")
+        lock_path = _lock_path(path)
         try:
             self._descriptor = lock_file.open_file(lock_path)
         except OSError as error:
@@ -40,3 +42,23 @@ class LeaderLock:
     def close(self) -> None:
         """Release the lock."""
         os.close(self._descriptor)
+
+
+@contextlib.contextmanager
+def not_led(path: pathlib.Path) -> Iterator[None]:
+    """Keep controllers away from a store while the block runs, where one has led before.
+
+    Raises:
+        StoreBusyError: one leads there, even if the store's files were moved away.
+        StoreError: the lock can't be opened.
+    """
+    if not _lock_path(path).exists():
+        yield
+        return
+    with contextlib.closing(LeaderLock(path)):
+        yield
+
+
+def _lock_path(path: pathlib.Path) -> pathlib.Path:
+    """Return the lock of a store."""
+    return path.with_name(path.name + ".lock")

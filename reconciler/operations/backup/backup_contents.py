@@ -164,9 +164,13 @@ def read(folder: pathlib.Path) -> Manifest:
             f"{path}: found format {found.format}, expected at most {FORMAT}. To fix: restore with "
             "the version of Muster that made it, or a newer one"
         )
-    odd = [one.name for one in found.files if one.name != STORE and not is_kept(one.name)]
-    if odd or "/" in "".join(one.name for one in found.files):
-        raise BackupError(f"{path}: found the file {odd[:1]}, which no backup holds")
+    names = [one.name for one in found.files]
+    odd = [name for name in names if name != STORE and not is_kept(name)]
+    odd += [name for name in names if "/" in name or not name.isprintable()]
+    if odd:
+        raise BackupError(f"{path}: found the file {ascii(odd[0])}, which no backup holds")
+    if STORE not in names:
+        raise BackupError(f"{path}: found no {STORE} in the list of files, which each backup holds")
     return found
 
 

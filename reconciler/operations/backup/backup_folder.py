@@ -57,6 +57,11 @@ def save(url: str, state: pathlib.Path, target: pathlib.Path, now: float) -> Man
     partial = target.with_name(target.name + ".partial")
     try:
         partial.mkdir(0o700)
+    except FileExistsError:
+        raise BackupError(
+            f"{partial} is there: another backup is being made, or one was broken off. To fix: "
+            "remove it if no other runs, or name another folder"
+        ) from None
     except OSError as error:
         raise BackupError(f"{partial} can't be made: {error.strerror}") from None
     try:

@@ -192,7 +192,17 @@ def test_a_check_goes_along_the_chains(live: StateFolder, tmp_path: pathlib.Path
         backup_folder.check(copy)
 
 
-@pytest.mark.parametrize("name", ["../evil", "tokens", "/etc/passwd", "audit-../x.jsonl"])
+ODD_NAMES = [
+    "../evil",
+    "tokens",
+    "/etc/passwd",
+    "audit-../x.jsonl",
+    "audit-\0.jsonl",
+    "audit-\n.jsonl",
+]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
 def test_a_list_names_nothing_but_files_of_backups(
     live: StateFolder, tmp_path: pathlib.Path, name: str
 ) -> None:
@@ -203,6 +213,70 @@ def test_a_list_names_nothing_but_files_of_backups(
     (copy / "manifest.json").write_bytes(backup_contents.encode(manifest))
     with pytest.raises(backup_contents.BackupError, match="which no backup holds"):
         backup_folder.check(copy)
+
+
+def test_a_list_without_the_store_is_not_whole(live: StateFolder, tmp_path: pathlib.Path) -> None:
+    """Nothing would say what the store has to hold, or that it has to be there."""
+    copy = tmp_path / "copy"
+    made = backup_folder.save(live.url, live.folder, copy, NOW)
+    (copy / "manifest.json").write_bytes(
+        backup_contents.encode(msgspec.structs.replace(made, files=made.files[:1]))
+    )
+    _change(copy / "store.db")
+    place = tmp_path / "new"
+    place.mkdir()
+    with pytest.raises(backup_contents.BackupError, match=r"found no store\.db in the list"):
+        backup_folder.check(copy)
+    with pytest.raises(backup_contents.BackupError, match=r"found no store\.db in the list"):
+        backup_folder.restore(copy, f"sqlite:///{place / 'store.db'}", place)
+    assert list(place.iterdir()) == []
+
+
+def test_nothing_is_restored_beside_what_would_be_taken_for_a_part_of_it(
+    live: StateFolder, tmp_path: pathlib.Path
+) -> None:
+    backup_folder.save(live.url, live.folder, tmp_path / "copy", NOW)
+    place = tmp_path / "new"
+    place.mkdir()
+    for end in ("-wal", "-shm", "-journal"):
+        beside = place / f"store.db{end}"
+        beside.touch()
+        with pytest.raises(backup_contents.BackupError, match=f"store.db{end} exists and is not"):
+            backup_folder.restore(tmp_path / "copy", f"sqlite:///{place / 'store.db'}", place)
+        beside.unlink()
+    assert list(place.iterdir()) == []
+
+
+def test_nothing_is_restored_below_a_controller_that_is_alive(
+    live: StateFolder, tmp_path: pathlib.Path
+) -> None:
+    """It would go on with the files that were moved away, and its server with the restored ones."""
+    backup_folder.save(live.url, live.folder, tmp_path / "copy", NOW)
+    away = tmp_path / "away"
+    away.mkdir()
+    for name in ("store.db", "store.db-wal", "store.db-shm"):
+        (live.folder / name).rename(away / name)
+    with pytest.raises(backup_contents.BackupError, match="which is alive; stop it first"):
+        backup_folder.restore(tmp_path / "copy", live.url, live.folder)
+    assert not (live.folder / "store.db").exists()
+    live.store.close()
+    assert "store.db" in backup_folder.restore(tmp_path / "copy", live.url, live.folder).restored
+
+
+def test_what_a_broken_off_copy_left_says_what_to_do(
+    live: StateFolder, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "copy.partial").mkdir()
+    with pytest.raises(backup_contents.BackupError, match="broken off. To fix: remove it"):
+        backup_folder.save(live.url, live.folder, tmp_path / "copy", NOW)
+    (tmp_path / "copy.partial").rmdir()
+    backup_folder.save(live.url, live.folder, tmp_path / "copy", NOW)
+    place = tmp_path / "new"
+    place.mkdir()
+    (place / "store.db.partial").touch()
+    with pytest.raises(backup_contents.BackupError, match="broken off. To fix: remove it"):
+        backup_folder.restore(tmp_path / "copy", f"sqlite:///{place / 'store.db'}", place)
+    assert [path.name for path in place.iterdir()] == ["store.db.partial"]
 
 
 def test_a_list_of_a_newer_form_says_what_reads_it(
