@@ -16,6 +16,7 @@ from reconciler.core.cycle import attempt_losses, cycle_jobs
 from reconciler.core.jobs import elastic_jobs, unproven_attempts, verdicts
 from reconciler.model import desired
 from reconciler.model.observed import task_reports
+from reconciler.model.rules import usage_charges
 from reconciler.model.state import identifiers, records
 from reconciler.model.state.states import AttemptState, EndReason, JobState
 
@@ -265,6 +266,9 @@ class _Taker:
     ) -> records.AttemptRecord:
         """Return a record as it would be if this store had known all along."""
         ended = reported.state is AttemptState.ENDED
+        started_at = self._moment(reported.started_at)
+        ended_at = self._moment(reported.ended_at) or self._now
+        begun_at = started_at or (ended_at if ended else self._now)
         resources = group.resources
         if resources.gpu_milli and held.devices and resources.gpu_milli % len(held.devices):
             resources = msgspec.structs.replace(resources, gpu_milli=1000 * len(held.devices))
@@ -282,11 +286,11 @@ class _Taker:
             boot_id=held.boot_id or node.boot_id,
             resources=resources,
             state=reported.state,
-            assigned_at=self._moment(reported.started_at) or self._now,
+            assigned_at=begun_at,
             devices=held.devices,
             rank=held.rank,
-            started_at=self._moment(reported.started_at),
-            ended_at=(self._moment(reported.ended_at) or self._now) if ended else None,
+            started_at=started_at,
+            ended_at=max(begun_at, ended_at) if ended else None,
             exit_code=task_reports.exit_code(reported.exit_code) if ended else None,
             signal=task_reports.signal_number(reported.signal) if ended else None,
             end_reason=(reported.end_reason or EndReason.EXITED) if ended else None,
@@ -301,8 +305,13 @@ class _Taker:
         )
 
     def _moment(self, told: float | None) -> float | None:
-        """Return a time of a node's clock, not later than now."""
-        return None if told is None else min(self._now, max(0.0, told))  # so that NaN loses
+        """Return a time of a node's clock, not later than now.
+
+        None: it is not told, or by a clock that was wrong, such as one that begins with 1970: the
+        task would have run for longer than any that is charged.
+        """
+        oldest = max(0.0, self._now - usage_charges.SPAN_S_MAX)
+        return min(self._now, told) if told is not None and told >= oldest else None  # no NaN
 
     def take(self, attempt: records.AttemptRecord) -> None:
         """Add an attempt to its element. Older tries of the element are over."""

@@ -328,11 +328,35 @@ def test_times_and_codes_that_no_node_has_are_not_taken_over(moment: float) -> N
     result = bed.tell("n1", told, proven=True)
     (attempt,) = result.attempts
     assert (attempt.exit_code, attempt.signal) == (None, None)
-    assert attempt.started_at is not None
     assert attempt.ended_at is not None
-    assert 0 <= attempt.started_at <= bed.world.now
-    assert 0 <= attempt.ended_at <= bed.world.now
-    assert 0 <= attempt.assigned_at <= bed.world.now
+    assert attempt.started_at is None or 0 <= attempt.started_at <= attempt.ended_at
+    assert 0 <= attempt.assigned_at <= attempt.ended_at <= bed.world.now
+
+
+@pytest.mark.parametrize(
+    ("started_at", "ended_at"), [(0.0, 9.0), (5.0, 9.0), (5.0, None), (None, 9.0), (None, None)]
+)
+def test_a_clock_that_began_with_1970_charges_nobody_for_decades(
+    started_at: float | None, ended_at: float | None
+) -> None:
+    bed = running("a")
+    bed.world.now = bed.world.memory.leader_since = 1.8e9
+    told = msgspec.structs.replace(
+        ended(bed.id_of("a", 2)), started_at=started_at, ended_at=ended_at
+    )
+    result = bed.tell("n1", told, proven=True)
+    (attempt,) = (one for one in result.attempts if one.id == told.id)
+    assert (attempt.started_at, attempt.ended_at) == (None, bed.world.now)
+    assert attempt.assigned_at == bed.world.now
+    assert bed.state("a") is JobState.SUCCEEDED
+
+
+def test_a_clock_that_was_set_back_meanwhile_makes_no_end_before_the_start() -> None:
+    bed = Recovering("a")
+    began = bed.world.now - 100
+    told = msgspec.structs.replace(ended(bed.id_of("a")), started_at=began, ended_at=began - 3600)
+    (attempt,) = bed.tell("n1", told, proven=True).attempts
+    assert (attempt.assigned_at, attempt.started_at, attempt.ended_at) == (began,) * 3
 
 
 def running(name: str, **settings: object) -> Recovering:
