@@ -104,8 +104,8 @@ class Controller:
         self._acts = acts
         self._commits = store.cycle
         self.epoch = epochs.next_epoch(store.epoch, cluster.now)
-        own = store.identity
-        identity = f"{name}-{self.epoch}" if store.copied or not own else own
+        own, self._copied = store.identity, store.copied
+        identity = self._identity(store)
         self.proofs = assignment_proofs.AssignmentProofs(store.key or name.encode())
         self.sim = cluster.start_controller(store.observed(), epoch=self.epoch, knowledge=self)
         self.adoption = self._adoption(adoption_state.decode(store.view), store, empty=empty)
@@ -131,6 +131,11 @@ class Controller:
         self._view: dict[str, bytes] = {adoption_state.VIEW: store.view}
         self.claim.begin(self._status())
         self._keep(self._process)
+
+    def _identity(self, store: Store) -> str:
+        """Return the identity of a store; a copy has none of its own before it was led."""
+        is_own = store.identity and not store.copied
+        return store.identity if is_own else f"{self.name}-{self.epoch}"
 
     def _adoption(
         self, kept: adoption_state.AdoptionState, store: Store, *, empty: bool
@@ -178,7 +183,7 @@ class Controller:
         kept = adoption_state.decode(store.view)
         self.adoption = self._adoption(kept, store, empty=not store.body)
         led = lead_claim.LedBy(
-            store.identity, self.epoch, store.cycle, not store.body, self.name, self.name
+            self._identity(store), self.epoch, store.cycle, not store.body, self.name, self.name
         )
         self.claim = lead_claim.LeadClaim(
             self._git,
@@ -208,6 +213,7 @@ class Controller:
             msgspec.msgpack.encode(self.sim.stored()) if self._commits else b"",
             self._view[adoption_state.VIEW],
             self._stored_identity,
+            self._copied,
             cycle=self._commits,
             epoch=self.epoch,
             key=self.proofs.key,
@@ -245,7 +251,8 @@ class Controller:
         """Store what is known with the outcome."""
         self._commits += 1
         self._view = self.adoption.view
-        self._stored_identity = self.adoption.identity or self._stored_identity
+        if self.adoption.identity:
+            self._stored_identity, self._copied = self.adoption.identity, False
         self.adoption.note_stored()
 
     def look(self, desired_state: desired.Desired, now: float) -> float | None:

@@ -19,6 +19,10 @@ FOUND = {
     "a gang lacked a task that had ended where nobody heard of it": 293,
     "an old copy of a store led as if it were the newest": 73,
     "a run was ended because the store knew an earlier one of its job": 480,
+    "a report that a later one had overtaken ended what was assigned since": 924,
+    "a task that had left an elastic gang ended those that were heard of later": 983,
+    "a try got the id of one that its node had had, and never started": 1086,
+    "a copy that crashed before its first commit led beside the first": 1369,
 }
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from reconciler.core import observed_state
-from reconciler.core.nodes import node_reports
+from reconciler.core.cycle import report_order
 from reconciler.model import desired
 from reconciler.model.state import instance_records, records
 
@@ -53,7 +53,7 @@ class CycleInput(msgspec.Struct, frozen=True):
     @property
     def is_notice(self) -> bool:
         """True if it only says that a node sent a report (see ``pieces``)."""
-        return bool(self.reports) and all(map(node_reports.tells_nothing, self.reports))
+        return bool(self.reports) and all(map(report_order.tells_nothing, self.reports))
 
     def sources(self) -> list["CycleInput"]:
         """Return the input of each person, script and node on its own, in order.

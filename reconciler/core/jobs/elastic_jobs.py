@@ -49,9 +49,16 @@ def gpu_seconds(attempt: records.AttemptRecord) -> float:
     return attempt.resources.gpu_milli / 1000 * max(0.0, attempt.ended_at - attempt.started_at)
 
 
+def _has_failed(attempt: records.AttemptRecord) -> bool:
+    """Return True if a task that has not succeeded ended by itself."""
+    # an order to stop that a store from the past does not know was one, too
+    was_ordered = attempt.stop is not None or attempt.end_reason is EndReason.PREEMPTED
+    return not was_ordered and attempt.end_reason not in LOSSES
+
+
 def _may_leave(draft: job_draft.JobDraft, element: int, attempt: records.AttemptRecord) -> bool:
     """Return True if the end of a task does not end the whole element."""
-    if attempt.stop is not None or attempt.end_reason in LOSSES:
+    if not _has_failed(attempt):
         return True
     return draft.note(element).retries_spent < draft.spec.retries.limit
 
@@ -114,7 +121,7 @@ class Departures:
         attempt: records.AttemptRecord,
     ) -> None:
         note = draft.note(element)
-        failed = attempt.stop is None and attempt.end_reason not in LOSSES
+        failed = _has_failed(attempt)
         draft.set_note(
             element,
             msgspec.structs.replace(
@@ -141,3 +148,9 @@ def is_whole(spec: desired.Job, attempts: Iterable[records.AttemptRecord]) -> bo
     """Return True if these attempts of a try are as many tasks as its gang needs at the least."""
     counts = Counter(one.group for one in attempts if not one.concluded)
     return all(counts[group.name] >= group.least for group in spec.groups)
+
+
+def is_full(spec: desired.Job, attempts: Iterable[records.AttemptRecord]) -> bool:
+    """Return True if these are all tasks that a try can have."""
+    counts = Counter(one.group for one in attempts)
+    return all(counts[group.name] >= group.count for group in spec.groups)

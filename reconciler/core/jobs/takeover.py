@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from reconciler.core import cycle_attempts, cycle_context, job_draft
-from reconciler.core.cycle import attempt_losses, cycle_jobs
+from reconciler.core.cycle import attempt_losses, cycle_jobs, report_order
 from reconciler.core.jobs import elastic_jobs, unproven_attempts, verdicts
 from reconciler.model import desired
 from reconciler.model.observed import task_reports
@@ -31,6 +31,8 @@ LOST = (
 _EARLIER = "the store knows an earlier run of its job that is not over"
 #: The parts of an attempt's id behind the job's name.
 _PARTS_BEHIND_NAME = 6
+#: The highest number that is skipped because a node says so, which it may make up.
+_SKIPPED_MAX = 10_000
 #: The most digits of a number in an id; no store holds larger ones.
 _DIGITS_MAX = 9
 
@@ -39,26 +41,29 @@ def apply(context: cycle_context.CycleContext, desired_state: desired.Desired) -
     """Take over what reports tell of, and end what was declared over."""
     recovery = desired_state.recovery
     is_new = desired_state.generation != context.observed.desired_generation
-    if recovery is None:
-        if is_new:
-            _settle(context, None, frozenset())
-        return
-    if recovery.begun:
-        context.events.add("StoreFromThePast", f"{recovery.begun}; {LOST}")
     observed = context.observed
     doubts = unproven_attempts.Doubts(
         desired_state.structure, context.attempts, context.nodes, observed.leader_since
     )
     taker = _Taker(context, doubts, desired_state.jobs)
-    for report in observed.reports:
+    if recovery is not None and recovery.begun:
+        context.events.add("StoreFromThePast", f"{recovery.begun}; {LOST}")
+    for report in report_order.in_order(observed.reports, context.nodes.known):
         node = context.nodes.get(report.node)
         if node is None:
             continue
-        if report.held is None:
+        if recovery is None:
+            for one in report.attempts:
+                taker.skip_number(node, one)
+        elif report.held is None:
             unproven_attempts.follow(context, node, report)
-            continue
-        _lose_unlisted(context.attempts, context.losses, report, observed.leader_since)
-        taker.hear(node, report, {one.id: one for one in report.held})
+        else:
+            _lose_unlisted(context.attempts, context.losses, report, observed.leader_since)
+            taker.hear(node, report, {one.id: one for one in report.held})
+    if recovery is None:
+        if is_new:
+            _settle(context, taker, frozenset())
+        return
     if is_new:
         if recovery.trusted is not None:
             _settle(context, taker, recovery.trusted)
@@ -66,16 +71,17 @@ def apply(context: cycle_context.CycleContext, desired_state: desired.Desired) -
         _restart_incomplete(context, recovery)
 
 
-def _settle(
-    context: cycle_context.CycleContext, taker: "_Taker | None", trusted: frozenset[str]
-) -> None:
+def _settle(context: cycle_context.CycleContext, taker: "_Taker", trusted: frozenset[str]) -> None:
     """Take over what trusted nodes report without a proof, and forget what all others do."""
     for name in context.nodes.names():
         node = context.nodes.get(name)
         if node is None or not node.unproven:
             continue
-        if taker is not None and name in trusted:
+        if name in trusted:
             taker.believe(node)
+        else:
+            for one in node.unproven:
+                taker.skip_number(node, one.report)
         unproven_attempts.forget_all(context, context.nodes.get(name) or node)
 
 
@@ -194,6 +200,20 @@ class _Taker:
             attempt = self.attempt_of(node, one.report, one.held)
             if attempt is not None:
                 self.take(attempt)
+
+    def skip_number(self, node: records.NodeRecord, reported: records.AttemptReport) -> None:
+        """Give the number of a try that a node has, and nobody took over, to no later try.
+
+        Both would have one id: the node would go on with the task that it has, or never start it
+        again, because it has ended there.
+        """
+        attempt = self.attempt_of(node, reported, None)
+        draft = self._jobs.draft(attempt.job) if attempt is not None else None
+        if attempt is None or draft is None or attempt.try_number > _SKIPPED_MAX:
+            return
+        if attempt.try_number > self._known_tries(draft, attempt.element):
+            note = draft.note(attempt.element)
+            draft.set_note(attempt.element, msgspec.structs.replace(note, tries=attempt.try_number))
 
     def _doubt(self, attempt: records.AttemptRecord, *, is_proven: bool) -> str:
         draft = self._jobs.draft(attempt.job)

@@ -176,15 +176,19 @@ class TryJudge:
         if _has_led(draft.spec, attempts):
             self._finish(draft, element, attempts)
             return None
-        if elastic_jobs.is_resizable(draft.spec) and draft.note(element).verdict is None:
+        is_part = not (is_known or elastic_jobs.is_full(draft.spec, attempts))
+        may_lose = elastic_jobs.is_resizable(draft.spec)
+        if may_lose and not is_part and draft.note(element).verdict is None:
             self._departures.let_go(draft, element)
             attempts = self._under_way(draft, element)
-        fault = next((a for a in attempts if _is_fault(a)), None)
+        # a task that has ended may only have left others, which nobody has heard of so far
+        waits = may_lose and is_part
+        fault = None if waits else next((a for a in attempts if _is_fault(a)), None)
         if fault is not None and draft.note(element).verdict is None:
             give_verdict(self._stops, draft, element, fault.end_reason or EndReason.EXITED)
             attempts = self._under_way(draft, element)
         if all(attempt.state is AttemptState.ENDED for attempt in attempts):
-            if is_known or elastic_jobs.is_whole(draft.spec, attempts):
+            if not is_part:
                 self._conclude(draft, element, attempts)
             return None
         gang_barrier.release(draft.spec, attempts, self._stops.attempts)

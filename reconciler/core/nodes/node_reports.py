@@ -10,7 +10,13 @@ from collections.abc import Mapping
 import msgspec
 
 from reconciler.core import cycle_attempts, cycle_context
-from reconciler.core.cycle import attempt_losses, cycle_events, cycle_jobs, cycle_nodes
+from reconciler.core.cycle import (
+    attempt_losses,
+    cycle_events,
+    cycle_jobs,
+    cycle_nodes,
+    report_order,
+)
 from reconciler.core.jobs import late_successes
 from reconciler.model import desired
 from reconciler.model.observed import task_reports
@@ -55,7 +61,7 @@ def apply_reports(context: cycle_context.CycleContext, structure: desired.Struct
         events=context.events,
         now=now,
     )
-    for report in context.observed.reports:
+    for report in report_order.in_order(context.observed.reports, nodes.known):
         reader.apply(report)
     for name, told_at in context.observed.answered.items():
         node, at = nodes.get(name), min(now, told_at)
@@ -71,12 +77,6 @@ def _inventory(node: records.NodeRecord, report: records.NodeReport) -> records.
     if reported.unchecked:
         reported = msgspec.structs.replace(reported, checks=node.inventory.checks)
     return reported
-
-
-def tells_nothing(report: records.NodeReport) -> bool:
-    """Return True if a report only says that a part of one could not be processed."""
-    reported = report.attempts or report.inventory or report.usage or report.remedies
-    return bool(report.undecided) and not reported
 
 
 class _TaskReports:
@@ -280,15 +280,8 @@ class _NodeReports:
             )
             self._nodes.add(node)
             self._events.add("NodeSeen", "its agent reports for the first time", node=node.name)
-        crossed = (
-            report.incarnation == node.incarnation
-            and report.boot_id == node.boot_id
-            and report.sequence < node.sequence
-        )
-        if crossed:
-            return
         heard_at = max(node.last_report_at, min(self._now, report.received_at))
-        if tells_nothing(report):
+        if report_order.tells_nothing(report):
             self._nodes.renew(node, undecided=report.undecided, last_report_at=heard_at)
             return
         if node.boot_id and report.boot_id != node.boot_id:

@@ -168,7 +168,7 @@ def read(folder: pathlib.Path) -> Manifest:
     odd = [name for name in names if name != STORE and not is_kept(name)]
     odd += [name for name in names if "/" in name or not name.isprintable()]
     if odd:
-        raise BackupError(f"{path}: found the file {ascii(odd[0])}, which no backup holds")
+        raise BackupError(f"{path}: found the file {odd[0]!a}, which no backup holds")
     if STORE not in names:
         raise BackupError(f"{path}: found no {STORE} in the list of files, which each backup holds")
     return found

@@ -18,7 +18,7 @@ from reconciler import log_format
 from reconciler.controller import publisher
 from reconciler.controller.quarantine import cycle_rescue, internal_errors
 from reconciler.core import reconcile
-from reconciler.core.nodes import node_reports
+from reconciler.core.cycle import report_order
 from reconciler.model import desired
 from reconciler.model.protocol import agent_messages, loop_messages
 from reconciler.model.state import outcome, records
@@ -55,7 +55,7 @@ class Core:
         if self.jobs & wanted.jobs.keys() or self.queues & wanted.structure.queues.keys():
             raise KeyError("a secret of somebody's")
         said = [
-            one for one in observed.reports if self.hears or not node_reports.tells_nothing(one)
+            one for one in observed.reports if self.hears or not report_order.tells_nothing(one)
         ]
         if self.nodes & {report.node for report in said}:
             raise ZeroDivisionError

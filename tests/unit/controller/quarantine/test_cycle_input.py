@@ -9,7 +9,7 @@ import pytest
 
 from reconciler.controller.quarantine import cycle_input, cycle_rescue
 from reconciler.core import reconcile
-from reconciler.core.nodes import node_reports
+from reconciler.core.cycle import report_order
 from reconciler.model.protocol import agent_messages, loop_messages
 from reconciler.model.state import instance_records, outcome, records
 from reconciler.model.state.states import AttemptState, JobState, NodeState
@@ -167,7 +167,7 @@ def test_a_node_is_out_of_service_while_no_report_of_it_passes_at_all(tmp_path: 
             if (
                 one.node == "n0"
                 and one.boot_id != "boot-of-n0"
-                and not node_reports.tells_nothing(one)
+                and not report_order.tells_nothing(one)
             ):
                 assert site.is_fixed
         return reconcile.reconcile(wanted, observed, *args, **options)  # type: ignore[arg-type]

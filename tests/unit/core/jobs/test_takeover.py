@@ -3,6 +3,8 @@
 import itertools
 import math
 import random
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -25,7 +27,7 @@ class Recovering:
             self.world.commit(job(name, **settings))
         self.recovery: desired.Recovery | None = desired.Recovery(frozenset(names))
         self.world.memory.leader_since = self.world.now
-        self._sequence = itertools.count(1)
+        self.numbers = itertools.count(1)
         self.cycle()
 
     def cycle(self) -> outcome.Outcome:
@@ -55,7 +57,7 @@ class Recovering:
         report = msgspec.structs.replace(
             self.world.nodes[node].report(self.world.now),
             attempts=told,
-            sequence=next(self._sequence),
+            sequence=next(self.numbers),
             held=tuple(records.HeldAttempt(one.id) for one in told) if held else None,
             proven=tuple(one.id for one in told) if proven else (),
         )
@@ -247,6 +249,92 @@ def test_tasks_that_joined_an_elastic_gang_later_are_taken_over_beside_the_other
     assert bed.on("a") == held
     bed.tell("n0", runs(told[0][0]), runs(bed.id_of("a", number=3, index=1)), proven=True)
     assert bed.on("a") == held, "a newer try of the same task is known"
+
+
+@pytest.mark.parametrize("told", [runs, ended])
+def test_a_try_that_nobody_believes_gives_its_id_to_no_other(told: Callable[..., Any]) -> None:
+    """Its node would go on with it, or never start the other, because it has had one of that id."""
+    bed = Recovering("a")
+    bed.tell("n0", told(bed.id_of("a", 3)))
+    bed.recovery = desired.Recovery(trusted=frozenset(), started=frozenset({"a"}))
+    bed.cycle()
+    assert list(bed.on("a")) == [bed.id_of("a", 4)]
+
+
+@pytest.mark.parametrize(("number", "following"), [(3, 4), (10**8, 1)])
+def test_a_try_that_is_heard_of_after_all_gives_its_id_to_no_other(
+    number: int, following: int
+) -> None:
+    """Its node was not heard when somebody chose that the job starts anew."""
+    bed = Recovering("a")
+    bed.recovery = None
+    bed.world.commit(msgspec.structs.replace(bed.world.jobs["a"], suspend=True))
+    bed.tell("n1", ended(bed.id_of("a", number)), held=False)
+    bed.world.commit(msgspec.structs.replace(bed.world.jobs["a"], suspend=False))
+    bed.cycle()
+    assert list(bed.on("a")) == [bed.id_of("a", following)]
+
+
+def left(attempt: str, reason: EndReason) -> records.AttemptReport:
+    return msgspec.structs.replace(
+        ended(attempt), exit_code=0 if reason is EndReason.EXITED else None, end_reason=reason
+    )
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        left("", EndReason.PREEMPTED),
+        left("", EndReason.EXITED),
+        msgspec.structs.replace(ended(""), exit_code=1),
+    ],
+    ids=["preempted", "succeeded", "failed"],
+)
+def test_a_task_that_left_an_elastic_gang_ends_none_that_nobody_has_heard_of(
+    before: records.AttemptReport,
+) -> None:
+    bed = Recovering("a")
+    retries = desired.Retries(limit=1)
+    bed.world.commit(msgspec.structs.replace(_elastic(), retries=retries))
+    bed.cycle()
+    bed.tell("n0", msgspec.structs.replace(before, id=bed.id_of("a", index=2)), proven=True)
+    bed.cycle()
+    going = {bed.id_of("a", index=n): f"n{n + 1}" for n in range(2)}
+    for attempt, node in going.items():
+        bed.tell(node, runs(attempt), proven=True)
+    bed.cycle()
+    assert bed.on("a") == going
+    assert [bed.world.memory.attempts[name].stop for name in going] == [None, None]
+    assert bed.state("a") is JobState.RUNNING
+    note = bed.world.memory.jobs["a"].notes.get(0, records.ElementNote())
+    assert note.retries_spent == (before.exit_code == 1)
+
+
+def test_a_report_that_a_later_one_has_overtaken_loses_nothing() -> None:
+    """It was under way while the controller stopped and began again."""
+    bed = Recovering()
+    old = msgspec.structs.replace(
+        bed.world.nodes["n1"].report(bed.world.now), sequence=0, held=(), proven=()
+    )
+    bed.tell("n1")
+    bed.world.commit(job("a"))
+    bed.recovery = desired.Recovery(frozenset({"a"}))
+    bed.tell("n1", runs(bed.id_of("a")), proven=True)
+    bed.world.now += 5
+    bed.world.memory.leader_since = bed.world.now
+    bed.tell("n1", runs(bed.id_of("a")), proven=True)
+    bed.world.memory.add_report(old)
+    bed.cycle()
+    assert bed.on("a") == {bed.id_of("a"): "n1"}
+    # within one cycle, too
+    newest = next(bed.numbers)
+    for sequence, told in ((newest, (runs(bed.id_of("a")),)), (newest - 1, ())):
+        report = bed.world.nodes["n1"].report(bed.world.now)
+        bed.world.memory.add_report(
+            msgspec.structs.replace(report, attempts=told, sequence=sequence, held=(), proven=())
+        )
+    bed.cycle()
+    assert bed.on("a") == {bed.id_of("a"): "n1"}
 
 
 @pytest.mark.parametrize("chosen", [True, False])
