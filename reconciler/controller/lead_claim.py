@@ -110,9 +110,7 @@ def judge(
     """
     if record is None:
         return LeadVerdict()
-    if record.store == led.store:
-        if record.cycle <= led.cycle:
-            return LeadVerdict()
+    if record.store == led.store and record.cycle > led.cycle:
         return LeadVerdict(f"the store ends with cycle {led.cycle}, and git knows {record.cycle}")
     when = times.format_time(record.renewed_at)
     past = f"another store led last, on {record.host}, renewed {when}"
@@ -120,7 +118,13 @@ def judge(
     until = min(record.until, record.renewed_at + LEASE_S)
     left_s = min(until + CLOCKS_S - now, LEASE_S - seen_s)
     is_given_back = record.until <= record.renewed_at
-    if is_given_back or left_s <= 0 or (record.place and record.place == led.place):
+    is_here = bool(record.place) and record.place == led.place
+    if record.store == led.store:
+        # a disk can be copied with the store: the machine that it was copied from may go on
+        is_elsewhere = bool(record.place) and not is_here and record.host != led.host
+        is_copy = is_elsewhere and not is_given_back and left_s > 0
+        return LeadVerdict(f"{record.host} leads with this store, {when}" if is_copy else "")
+    if is_given_back or left_s <= 0 or is_here:
         return LeadVerdict(past)
     return LeadVerdict(
         past,
@@ -213,7 +217,7 @@ class LeadClaim:
         self._follow(record)
         verdict = judge(record, self._led, self._clock(), self._seen_s())
         if record is not None and record.store == self._led.store and verdict.past:
-            # an old copy of the store that led: they must not be taken for one
+            # a copy of the store that led: they must not be taken for one
             self._led = self._led._replace(store=uuid.uuid4().hex)
             verdict = judge(record, self._led, self._clock())._replace(past=verdict.past)
         if past:

@@ -60,6 +60,25 @@ def test_a_store_with_fewer_cycles_than_git_knows_is_from_the_past(
     assert (verdict.past, verdict.blocked) == (told, "")
 
 
+@pytest.mark.parametrize(
+    ("host", "place", "renewed_at", "until", "is_copy"),
+    [
+        ("there", "q", NOW - 10, NOW + 290, True),
+        ("there", "q", NOW - 10, NOW - 10, False),  # it was given back
+        ("there", "q", NOW - 900, NOW - 600, False),
+        ("there", "p", NOW - 10, NOW + 290, False),  # the folder that this one has locked
+        ("here", "q", NOW - 10, NOW + 290, False),  # this machine was started again
+    ],
+)
+def test_a_store_that_another_machine_leads_is_a_copy(
+    host: str, place: str, renewed_at: float, until: float, *, is_copy: bool
+) -> None:
+    record = lead_records.LeadRecord("ours", 1, 4, host, place, "", renewed_at, until)
+    verdict = lead_claim.judge(record, OURS, NOW)
+    assert bool(verdict.past) is is_copy
+    assert not verdict.blocked, "it gets another identity first"
+
+
 class Bed:
     """A repository, and controllers of one state folder after each other."""
 
@@ -334,6 +353,19 @@ def test_who_waited_leads_above_the_last_epoch_of_the_other_and_only_with_the_re
     record, _ = lead_records.read(bed.opened, NOW)
     assert record is not None
     assert record.epoch == 31
+
+
+def test_a_copied_disk_leads_nothing_beside_the_machine_it_was_copied_from(bed: Bed) -> None:
+    """Its store is no older than what git knows: the record is renewed now and then only."""
+    bed.push_foreign(store="ours", cycle=5, host="there", place="q")
+    bed.start()
+    (verdict,) = bed.verdicts[-1:]
+    assert verdict.past.startswith("there leads with this store")
+    assert verdict.store not in {"", "ours"}
+    assert bed.is_blocked()
+    bed.keep(lead_claim.LEASE_S)
+    assert not bed.is_blocked()
+    assert bed.verdicts[-1].past, "the other has led since"
 
 
 def test_an_old_copy_of_the_store_that_led_takes_another_identity(bed: Bed) -> None:
