@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from reconciler.model.state import adoption_state
 from reconciler.store import database, lock
-from reconciler.store.errors import DamagedError, StoreError
+from reconciler.store.errors import DamagedError, FullError, StoreError
 
 _BLOCK_BYTES = 1 << 20
 
@@ -80,7 +80,14 @@ def _make(target: pathlib.Path, fill: Callable[[pathlib.Path], None], *, what: s
     except OSError as error:
         raise StoreError(f"{what}: {partial} can't be made: {error.strerror}") from None
     try:
-        fill(partial)
+        try:
+            fill(partial)
+        except FullError:
+            # what is read is not written, and its disk may have room
+            raise StoreError(f"{what}: {target.parent} has no room for it") from None
+        except OSError as error:
+            error.filename = error.filename or str(partial)
+            raise
         try:
             os.link(partial, target)
         except FileExistsError:

@@ -10,6 +10,7 @@ import hashlib
 import os
 import pathlib
 import shutil
+from collections.abc import Iterator
 from typing import BinaryIO
 
 import msgspec
@@ -220,7 +221,7 @@ def _copy(source: BinaryIO, target: pathlib.Path, *, whole_lines: bool = False) 
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     found = hashlib.sha256()
-    with os.fdopen(os.open(target, flags, 0o600), "wb") as copy:
+    with _naming(target), os.fdopen(os.open(target, flags, 0o600), "wb") as copy:
         end = 0
         while block := source.read(_BLOCK_BYTES):
             copy.write(block)
@@ -234,8 +235,21 @@ def _copy(source: BinaryIO, target: pathlib.Path, *, whole_lines: bool = False) 
     return found.hexdigest()
 
 
+@contextlib.contextmanager
+def _naming(path: pathlib.Path) -> Iterator[None]:
+    """Name a file in errors that name none, as those of a full disk do."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
 def _write(path: pathlib.Path, data: bytes) -> None:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    with (
+        _naming(path),
+        os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file,
+    ):
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -4,6 +4,7 @@ import os
 import pathlib
 import pwd
 import stat
+import subprocess
 import tempfile
 from collections.abc import Iterator
 
@@ -389,3 +390,34 @@ def test_nothing_is_left_of_a_backup_that_fails(live: StateFolder, tmp_path: pat
     with pytest.raises(backup_contents.BackupError, match="exists and is not overwritten"):
         backup_folder.save(live.url, live.folder, tmp_path / "there", NOW)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["state", "there"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A disk of a few pages, less than a store has."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=755", "none", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("nothing can be mounted here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_is_named_and_keeps_nothing(
+    live: StateFolder, tmp_path: pathlib.Path, small_disk: pathlib.Path
+) -> None:
+    """It is not that of the store that is copied, where nobody has to make room."""
+    with pytest.raises(
+        backup_contents.BackupError, match=r"small/copy\.partial has no room for it"
+    ):
+        backup_folder.save(live.url, live.folder, small_disk / "copy", NOW)
+    assert list(small_disk.iterdir()) == []
+    backup_folder.save(live.url, live.folder, tmp_path / "copy", NOW)
+    place = small_disk / "new"
+    place.mkdir()
+    with pytest.raises(
+        backup_contents.BackupError, match=r"small/new/store\.db\.partial: No space"
+    ):
+        backup_folder.restore(tmp_path / "copy", f"sqlite:///{place / 'store.db'}", place)
+    assert list(place.iterdir()) == []
