@@ -32,7 +32,8 @@ OTHER_WORDS: dict[str, str] = {
     "sreport": "muster report usage",
     "sshare": "muster queues, muster report fairness",
     "sstat": "muster job JOB, muster plot JOB",
-    "strigger": "muster events -w, or notifications of the Cluster: muster schema cluster",
+    "strigger": "muster notify add me, muster events -w, or notifications of the Cluster: "
+    "muster schema cluster",
     "requeue": "muster rerun JOB",
     "sattach": "muster attach JOB",
     "partition": "muster queues, muster nodes (with their pools)",

@@ -19,6 +19,7 @@ from reconciler.model.values import found_values
 COMMANDS = {
     "connection.login": ("login", "logout", "whoami"),
     "connection.doctor": ("doctor",),
+    "connection.notify": ("notify",),
     "cluster.serve": ("up", "demo", "init", "controller", "agent", "version"),
     "changes.submit": ("submit",),
     "changes.job_verbs": ("hold", "release", "cancel", "rerun"),
@@ -62,7 +63,7 @@ SECTIONS = {
     "Interact": ("exec", "attach", "forward", "cp"),
     "Inspect": (
         *("status", "jobs", "job", "explain", "nodes", "node", "queues", "quotas"),
-        *("drift", "events", "top", "plot", "report", "accounting", "schema"),
+        *("drift", "events", "notify", "top", "plot", "report", "accounting", "schema"),
     ),
     "Change": ("drain", "undrain", "suspend", "resume", "overrides", "prune", "export", "rollback"),
     "Review": (

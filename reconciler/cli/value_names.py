@@ -49,6 +49,7 @@ _OPTIONS: dict[str, str] = {
     "--node": "NODE",
     "--nodes": "COUNT",
     "--notify-secrets": "FOLDER",
+    "--when": "REASONS",
     "--older-than": "DURATION",
     "--over-estimate": "SIGMA",
     "--owner": "EMAIL",
@@ -93,6 +94,7 @@ _OPTIONS: dict[str, str] = {
 }
 #: Names of arguments, by command and parameter.
 _ARGUMENTS: dict[tuple[str, str], str] = {
+    ("add", "name"): "NAME",
     ("adopt", "names"): "JOB...",
     ("approve", "digest"): "DIGEST",
     ("backup", "target"): "FOLDER",
@@ -120,6 +122,7 @@ _ARGUMENTS: dict[tuple[str, str], str] = {
     ("plot", "name"): "JOB",
     ("quotas", "names"): "QUOTA...",
     ("release", "names"): "JOB...",
+    ("remove", "name"): "NAME",
     ("rerun", "names"): "JOB...",
     ("restore", "source"): "FOLDER",
     ("rollback", "revision"): "REVISION",
@@ -128,6 +131,7 @@ _ARGUMENTS: dict[tuple[str, str], str] = {
     ("simulate", "source"): "SOURCE",
     ("snapshot", "file"): "FILE",
     ("submit", "arguments"): "FILE... | -- COMMAND...",
+    ("test", "name"): "NAME",
     ("undrain", "nodes"): "NODE...",
     ("validate", "folder"): "FOLDER",
     ("wait", "names"): "JOB...",

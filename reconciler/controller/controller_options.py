@@ -66,6 +66,7 @@ def parser() -> argparse.ArgumentParser:
         help="run tasks of owners without a Unix user as the agents' own user, root included",
     )
     _add_file_options(options)
+    _add_people_options(options)
     _add_late_options(options)
     options.add_argument(
         "--die-with-parent", type=int, metavar="PID", help="end when this process ends"
@@ -125,6 +126,36 @@ def _add_file_options(options: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FOLDER",
         help="keys and tokens of notifications. Default: `notify` in the state folder",
+    )
+
+
+def _add_people_options(options: argparse.ArgumentParser) -> None:
+    """Add the options for notifications of people's own."""
+    options.add_argument(
+        "--smtp",
+        metavar="HOST:PORT",
+        help="mail server for notifications of people's own jobs. Default: no e-mail",
+    )
+    options.add_argument(
+        "--smtp-from", metavar="ADDRESS", help="sender of this mail; needed with --smtp"
+    )
+    options.add_argument(
+        "--smtp-login",
+        type=Path,
+        metavar="FILE",
+        help="file with USER:PASSWORD for the mail server, mode 0600. Default: no login",
+    )
+    options.add_argument(
+        "--smtp-plain",
+        action="store_true",
+        help="send mail without STARTTLS. Default: STARTTLS is demanded",
+    )
+    options.add_argument(
+        "--notify-hosts",
+        default="",
+        metavar="HOSTS",
+        help="hosts, with commas between them, that people may have told of their jobs though they "
+        "are not public, or are no Slack. Default: none",
     )
 
 

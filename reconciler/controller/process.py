@@ -34,7 +34,13 @@ from reconciler.controller import (
     lead_claim,
     loop_inbox,
 )
-from reconciler.controller.host import full_disk, gc_tuning, kept_lease, proof_key
+from reconciler.controller.host import (
+    full_disk,
+    gc_tuning,
+    kept_lease,
+    personal_notices,
+    proof_key,
+)
 from reconciler.controller.quarantine import cycle_rescue
 from reconciler.core import reconcile
 from reconciler.core.safety import sync_limits
@@ -161,6 +167,7 @@ def server_command(options: argparse.Namespace, store_url: str) -> list[str]:
         options.log_format,
         "--log-level",
         options.log_level,
+        *personal_notices.server_options(options),
     ]
     if options.signing_key is not None:
         command += ["--signing-key", str(options.signing_key.resolve())]
@@ -344,7 +351,7 @@ def _lead(
     epoch = store.lead(f"{host}:{os.getpid()}", time.time())
     before = last_good.decode(packed) if packed else last_good.LastGood()
     inbox = loop_inbox.Inbox()
-    notifier = _notifier(options)
+    notifier, people = _notifier(options), personal_notices.people(options)
     watcher = _git_watcher(options, store, repository, before, inbox=inbox, notifier=notifier)
     watcher.watching = _watch(options.repo, watcher)
     place = lead_claim.lock_place(options.state)
@@ -368,7 +375,7 @@ def _lead(
             provision=provisioner.want,
             event_lines=lines,
             notice_counts=notifier,
-            on_outcome=functools.partial(triggers.tell, notifier),
+            on_outcome=functools.partial(triggers.tell_all, notifier, people),
             refuse=watcher.refuse,
             on_hint=watcher.hint,
         ),
@@ -378,16 +385,15 @@ def _lead(
     relay = ServerProcess(relay_command(options), options.state / "relay.log", "relay")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: loop.stop())
-    notifier.start()
-    watcher.start()
-    server.start()
-    relay.start()
+    for one in (notifier.start, people.start, watcher.start, server.start, relay.start):
+        one()
     gc_tuning.settle()
     _tell_start(epoch, options)
     try:
         loop.run()
     finally:
         _end((server, relay), watcher, notifier, provisioner)
+        people.stop()
 
 
 def _claim(
@@ -433,6 +439,7 @@ def main(decide: Callable[..., outcome.Outcome] = reconcile.reconcile) -> None:
             addresses.parse(options.relay_listen)
         remote_urls.require_no_password(options.repo)
         controller_options.resolve_tls_pair(options)
+        personal_notices.check(options)
         options.token_file = token_file.prepare(
             options.token_file, options.state, any_node=options.any_node_token
         )

@@ -19,16 +19,18 @@ import httpx
 
 from reconciler.model import desired
 from reconciler.model.protocol import loop_messages
-from reconciler.notifications import credentials, http_post, message_queue, messages
+from reconciler.notifications import (
+    credentials,
+    http_post,
+    message_queue,
+    messages,
+    retry_rules,
+)
 
 log = logging.getLogger("muster.notices")
 
 #: The most news of one reason that a channel gets at once; what is more is for `muster events`.
 AT_ONCE_MAX = 200
-#: How often one is tried, and the first and the longest wait between two tries.
-TRIES_MAX = 8
-WAIT_S_MIN = 1.0
-WAIT_S_MAX = 300.0
 Result = Literal["sent", "failed", "dropped"]
 
 
@@ -220,7 +222,7 @@ class Notifier:
         name, notice = message.channel.name, message.notice
         shown = f"status {answer.status}" if answer.status else ""
         why = ": ".join(part for part in (shown, answer.text) if part)
-        is_delivered = 200 <= answer.status < 300
+        is_delivered = retry_rules.is_delivered(answer.status)
         with self._changed:
             if name in self._channels:
                 self.tried(name, "" if is_delivered else why)
@@ -229,8 +231,10 @@ class Notifier:
                 self._queue.note_delivered(message)
         if is_delivered:
             return None
-        final = 300 <= answer.status < 500 and answer.status not in {408, 425, 429}
-        if final or message.tries >= TRIES_MAX:
+        wait_s = retry_rules.next_try_in_s(
+            answer.status, answer.retry_after_s, message.tries, self._random
+        )
+        if wait_s is None:
             log.warning(
                 "channel %s was not told: %s at %s, %s, after %d tries: %s",
                 *(name, notice.object, notice.revision[:12], notice.reason, message.tries, why),
@@ -239,9 +243,7 @@ class Notifier:
                 self._count(name, "failed")
             return None
         log.info("channel %s: %s; it is tried again", name, why)
-        wait_s: float = min(WAIT_S_MAX, WAIT_S_MIN * 2.0 ** (message.tries - 1))
-        asked_s = min(answer.retry_after_s or 0.0, WAIT_S_MAX)
-        return max(wait_s * (0.5 + 0.5 * self._random()), asked_s)
+        return wait_s
 
     def _post(self, message: message_queue.Message) -> http_post.PostAnswer | None:
         """Return the receiver's answer, or why there is none; None: there is nothing to send."""

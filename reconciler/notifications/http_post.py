@@ -41,7 +41,12 @@ def post(request: messages.HttpPost) -> PostAnswer:
     host = httpx.URL(request.url).host
     local = host in desired.LOOPBACK
     with (
-        httpx.Client(timeout=TIMEOUT_S, follow_redirects=False, trust_env=not local) as client,
+        httpx.Client(
+            timeout=TIMEOUT_S,
+            follow_redirects=False,
+            trust_env=not local,
+            verify=httpx.create_ssl_context(),  # by SSL_CERT_FILE, also on this machine
+        ) as client,
         client.stream("POST", request.url, headers=request.headers, content=request.body) as answer,
     ):
         body, ends_at = b"", time.monotonic() + TIMEOUT_S
@@ -50,11 +55,12 @@ def post(request: messages.HttpPost) -> PostAnswer:
             if len(body) >= ANSWER_BYTES_MAX or time.monotonic() > ends_at:
                 break
         text = messages.shortened(body[:ANSWER_BYTES_MAX].decode("utf-8", "replace"), 200)
-        retry_after_s = _seconds(answer.headers.get("retry-after", ""))
+        retry_after_s = seconds_of(answer.headers.get("retry-after", ""))
         return PostAnswer(answer.status_code, text, retry_after_s)
 
 
-def _seconds(retry_after: str) -> float | None:
+def seconds_of(retry_after: str) -> float | None:
+    """Return the seconds that a header ``Retry-After`` asks for; None if it is no such header."""
     if retry_after.isdigit():
         return float(retry_after)
     with contextlib.suppress(ValueError, TypeError):

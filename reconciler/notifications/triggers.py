@@ -16,6 +16,7 @@ from reconciler.model.state import events, outcome, records
 from reconciler.model.state.states import NodeState
 from reconciler.model.values import quantities, times
 from reconciler.notifications import delivery, messages
+from reconciler.notifications.personal import people_notifier
 
 #: What becomes of jobs, by the kind of event.
 OF_JOBS: dict[str, messages.Reason] = {
@@ -81,7 +82,7 @@ def of_cycle(
     if not OF_DRIFT.isdisjoint(chosen) and decided.drift is not known.drift:
         found += _of_drift(decided, known, revision)
     if not set(OF_JOBS.values()).isdisjoint(chosen):
-        found += _of_jobs(decided, known, revision)
+        found += of_jobs(decided, known, revision)
     return found
 
 
@@ -104,9 +105,22 @@ def _of_nodes(
         )
 
 
-def _of_jobs(
+def tell_all(
+    notifier: delivery.Notifier,
+    people: people_notifier.PeopleNotifier,
+    decided: outcome.Outcome,
+    known: StateBefore,
+    wanted: desired.Desired,
+) -> None:
+    """Tell channels, and owners of jobs of those; return at once."""
+    tell(notifier, decided, known, wanted)
+    people.tell(list(of_jobs(decided, known, wanted.status.jobs_revision or "")))
+
+
+def of_jobs(
     decided: outcome.Outcome, known: StateBefore, revision: str
 ) -> Iterator[messages.Notice]:
+    """Yield the news of jobs of a cycle."""
     jobs: dict[str, records.JobRecord] | None = None
     for event in decided.events:
         reason = OF_JOBS.get(event.kind)

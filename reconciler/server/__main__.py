@@ -14,11 +14,13 @@ import uvicorn
 
 from reconciler import log_format
 from reconciler.model.values import addresses, log_lines
+from reconciler.operations import subscription_file
 from reconciler.operations.changes import submission_repository
 from reconciler.operations.tokens import hook_secret, token_file
 from reconciler.server import app, composition, repository_facts, server_store
 from reconciler.server.auth import authentication, tokens
 from reconciler.server.changes import pushed_repository
+from reconciler.server.personal import notification_routes
 from reconciler.server.process import connection_limits, parent_death, server_certificate
 
 log = logging.getLogger("muster.server")
@@ -73,6 +75,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--hook-secret", type=pathlib.Path, metavar="FILE", help="secret of a forge's webhooks"
     )
+    parser.add_argument("--notify-hosts", default="", help="that people may have told")
+    parser.add_argument("--notify-email", action="store_true", help="the controller sends mail")
     parser.add_argument("--log-format", choices=log_lines.FORMS, default="readable")
     parser.add_argument("--log-level", choices=log_lines.LEVELS, default="info")
     options = parser.parse_args(arguments)
@@ -178,7 +182,14 @@ def _compose(
         store=store,
         facts=facts,
         submitter=submitter,
-        hook_secret=options.hook_secret,
+        chosen=composition.OperatorChoices(
+            notification_routes.PersonalSettings(
+                subscription_file.SubscriptionFile(options.state),
+                frozenset(options.notify_hosts.replace(" ", "").lower().split(",")) - {""},
+                options.notify_email,
+            ),
+            options.hook_secret,
+        ),
         certificate_expires_at=certificate_expires_at,
     )
 

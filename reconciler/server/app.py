@@ -30,6 +30,7 @@ from reconciler.server.changes import change_routes, overrides
 from reconciler.server.composition import Composition
 from reconciler.server.interactive import session_routes
 from reconciler.server.logs import log_routes
+from reconciler.server.personal import notification_routes
 from reconciler.store import StoreError
 
 #: The largest body of a request that is no sync.
@@ -73,6 +74,7 @@ def create_app(parts: Composition, *, address: str) -> Litestar:
             *identity.HANDLERS,
             *attempt_list.HANDLERS,
             *reservations.HANDLERS,
+            *notification_routes.HANDLERS,
             *log_routes.HANDLERS,
             *session_routes.HANDLERS,
         ],

@@ -5,6 +5,7 @@ import pathlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import msgspec
 from litestar.di import Provide
 
 from reconciler import metrics
@@ -35,12 +36,25 @@ from reconciler.server.nodes import (
     undeclared_nodes,
 )
 from reconciler.server.override_requests import OverrideRequests
+from reconciler.server.personal import notification_routes
 from reconciler.server.process import fair_turns
 from reconciler.server.relay import relay_messages
 from reconciler.server.repository_facts import RepositoryFacts
 from reconciler.server.repository_hints import RepositoryHints
 from reconciler.server.server_store import ServerStore
 from reconciler.server.waits import CycleNews, Stopping
+
+
+class OperatorChoices(msgspec.Struct, frozen=True):
+    """Choices of who runs the controller.
+
+    Attributes:
+        personal: notifications that people keep for themselves.
+        hook_secret: file with the secret of a forge's webhooks; None: they need a token.
+    """
+
+    personal: notification_routes.PersonalSettings
+    hook_secret: pathlib.Path | None = None
 
 
 class Composition:
@@ -52,7 +66,7 @@ class Composition:
         store: the store that the loop writes.
         facts: what is known of the repository.
         submitter: pushes users' changes; None if there is no repository to push to.
-        hook_secret: file with the secret of a forge's webhooks; None: they need a token.
+        chosen: by who runs the controller.
     """
 
     def __init__(
@@ -63,8 +77,8 @@ class Composition:
         store: ServerStore,
         facts: RepositoryFacts,
         submitter: remote_changes.Submitter | None,
+        chosen: OperatorChoices,
         certificate_expires_at: Callable[[], float] | None = None,
-        hook_secret: pathlib.Path | None = None,
     ) -> None:
         self.access_log = access_audit.AccessAudit(
             audit_log.Log(link_path.with_name(access_audit.FILE))
@@ -77,9 +91,10 @@ class Composition:
         self.answers = metrics.Answers(failed.counts, self._budgets.refused, certificate_expires_at)
         self.stopping = Stopping()
         self.turns = fair_turns.FairExecutor(authentication.CALLER.get)
-        self._verifier = hook_signatures.HookVerifier(hook_secret)
+        self._verifier = hook_signatures.HookVerifier(chosen.hook_secret)
         self._store = store
         self._facts = facts
+        self._personal = chosen.personal
         self._submitter = submitter
         self._revision_log = audit_log.Log(link_path.with_name(audit_log.FILE))
         self._news = CycleNews(self.stopping)
@@ -147,6 +162,7 @@ class Composition:
                 self._store, self._submitter, self._hints, self._facts
             ),
             "override_requests": self._override_requests,
+            "personal": self._personal,
             "plans": plans.Plans(self._store.url),
             "readers": log_readers.LogReaders(),
             "relay": log_relay.Relay(self._sessions),

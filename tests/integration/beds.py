@@ -48,6 +48,7 @@ class Bed:
         expects_defects: bool = False,
         isolate: bool = False,
         isolation: str = "auto",
+        options: tuple[str, ...] = (),
     ) -> None:
         self.folder = folder
         self.expects_defects = expects_defects
@@ -68,6 +69,7 @@ class Bed:
                 controller_module=controller,
                 isolate=isolate,
                 isolation=isolation,
+                controller_options=options,
             )
         )
         self.api: api_client.ApiClient | None = None

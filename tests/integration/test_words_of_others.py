@@ -108,6 +108,13 @@ CALLS = {
     "login": [["login", f"x{EVIL}"], ["login", "http://127.0.0.1:9", "--token-from", f"x{EVIL}"]],
     "logout": [["logout"]],
     "whoami": [["whoami"]],
+    "notify": [
+        ["notify", "list"],
+        ["notify", "add", f"x{EVIL}", "--webhook", f"https://x.org/{EVIL}"],
+        ["notify", "add", "me", "--email", "--when", f"x{EVIL}"],
+        ["notify", "remove", f"x{EVIL}"],
+        ["notify", "test", f"x{EVIL}"],
+    ],
     "doctor": [["doctor"], ["doctor", "-o", "json"]],
     "version": [["version", f"x{EVIL}"]],
     "up": [["up", f"x{EVIL}"]],

@@ -71,6 +71,7 @@ class AccessAction(StrEnum):
     SNAPSHOT_READ = "SnapshotRead"
     OVERRIDE_CHANGED = "OverrideChanged"
     TOKENS_CHANGED = "TokensChanged"
+    NOTIFICATION_CHANGED = "NotificationChanged"
 
 
 _Action = Annotated[
@@ -83,7 +84,7 @@ _AccessAction = Annotated[
         "--action",
         metavar="ACTION",
         help="Unauthenticated, Forbidden, LogsRead, SnapshotRead, OverrideChanged, TokensChanged, "
-        "SessionBegan or SessionEnded. Default: anything.",
+        "SessionBegan, SessionEnded or NotificationChanged. Default: anything.",
     ),
 ]
 _Since = Annotated[

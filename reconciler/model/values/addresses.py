@@ -6,6 +6,8 @@ from pathlib import Path
 from reconciler.model.values import found_values
 
 PORT_MAX = 65535
+#: IPv6 addresses that a gateway translates to the IPv4 address at their end.
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 def is_loopback(host: str) -> bool:
@@ -17,6 +19,26 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
+
+
+def is_public(text: str) -> bool:
+    """Return True if an IP address is reached over the internet, and is one machine's.
+
+    Addresses that stand for another one, as those of IPv4 in IPv6, are judged by the other one.
+    """
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.sixtofour is not None or address.teredo is not None:
+            return False  # they lead into a network that only their gateway knows
+        inner = address.ipv4_mapped
+        if inner is None and address in _NAT64:
+            inner = ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
+        if inner is not None:
+            return is_public(str(inner))
+    return address.is_global and not address.is_multicast and not address.is_reserved
 
 
 def host_of(header: str) -> str:

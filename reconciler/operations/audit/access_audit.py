@@ -44,9 +44,12 @@ LIMITS: Mapping[audit_entries.Action, Limit] = {
     "TokensChanged": Limit(1200, 1200),
     "SessionBegan": Limit(1200, 600),
     "SessionEnded": Limit(1200, 600),
+    "NotificationChanged": Limit(600, 60),
 }
 #: What changes something: each is an entry of its own.
-ORDERS = frozenset({"OverrideChanged", "TokensChanged", "SessionBegan", "SessionEnded"})
+ORDERS = frozenset(
+    {"OverrideChanged", "TokensChanged", "SessionBegan", "SessionEnded", "NotificationChanged"}
+)
 #: What is written down of sessions.
 SessionAction = Literal["SessionBegan", "SessionEnded"]
 #: What an entry says of calls that got none, because their kind or their caller had too many.

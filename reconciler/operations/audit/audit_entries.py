@@ -72,6 +72,7 @@ Action = Literal[
     "TokensChanged",
     "SessionBegan",
     "SessionEnded",
+    "NotificationChanged",
 ]
 ACTIONS: tuple[Action, ...] = get_args(Action)
 

@@ -29,11 +29,12 @@ _CHAIN_FILES = tuple(
 )
 #: Files beside the store, in the order in which they are copied: what says how a chain ended comes
 #: before the chain, which only grows.
-KEPT = ("audit.seen.json", "notified.json", *_CHAIN_FILES)
+KEPT = ("audit.seen.json", "notified.json", "subscriptions.json", *_CHAIN_FILES)
 #: Of a controller's folder, what is made again or belongs to processes and virtual nodes.
 MADE_AGAIN = (
     *("*.log", "*.log.*", "*.sock", "*.lock", "*.part", "*.partial", "mirror-*", "submissions"),
     *("muster-keys-*", "endpoint.json", "provisioning", "nodes", "shared", "store.db*"),
+    "subscriptions.told.json",
     *("lead.json", "assignment.key"),  # a lease is of one machine; the store has the key
 )
 _BLOCK_BYTES = 1 << 20

@@ -147,6 +147,7 @@ class LocalClusterOptions(msgspec.Struct, kw_only=True):
         notify_secrets: folder with keys and tokens of notifications; None: in the state folder.
         log_format: format of the logs of the controller and the agents.
         controller_module: module to run as the controller.
+        controller_options: more options of ``muster controller``.
     """
 
     folder: Path
@@ -165,6 +166,7 @@ class LocalClusterOptions(msgspec.Struct, kw_only=True):
     notify_secrets: Path | None = None
     log_format: str = "readable"
     controller_module: str = local_controller.MODULE
+    controller_options: tuple[str, ...] = ()
 
 
 class LocalCluster:
@@ -185,6 +187,7 @@ class LocalCluster:
                 *("--path", options.sub_path, "--listen", options.listen),
                 # any port: several clusters may be on this machine
                 *("--relay-listen", f"{options.listen.rpartition(':')[0]}:0"),
+                *options.controller_options,
             ),
             options.controller_module,
         )

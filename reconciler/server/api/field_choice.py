@@ -40,6 +40,7 @@ IDENTITY: Mapping[str, tuple[str, ...]] = {
     "QuotaView": ("name",),
     "ReaderView": ("identity", "job", "task", "stream"),
     "ReservationView": ("name",),
+    "SubscriptionView": ("name",),
 }
 _Envelope = TypeVar("_Envelope", bound=envelopes.Envelope)
 

@@ -19,6 +19,7 @@ from reconciler.server.api import (
 from reconciler.server.changes import change_routes, overrides
 from reconciler.server.interactive import session_routes
 from reconciler.server.logs import log_routes
+from reconciler.server.personal import notification_routes
 from tests.unit.docs import pages
 
 REFERENCE = pages.ROOT / "docs" / "reference"
@@ -86,6 +87,7 @@ def test_every_request_is_in_the_table_of_the_api() -> None:
             *(health, queries, loop_requests, explanations, plans, change_routes),
             *(audit, overrides, reports, reservations, attempt_list, log_routes, identity),
             session_routes,
+            notification_routes,
         )
         for handler in module.HANDLERS
         if handler.include_in_schema is not False

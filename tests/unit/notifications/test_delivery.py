@@ -3,6 +3,7 @@
 import http.server
 import json
 import os
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,16 +13,27 @@ from typing import Any
 import pytest
 
 from reconciler.model import desired
-from reconciler.notifications import credentials, delivery, message_queue, messages
+from reconciler.notifications import (
+    credentials,
+    delivery,
+    message_queue,
+    messages,
+    retry_rules,
+)
 
 REVISION = "a" * 40
 WAIT_S = 60.0
 
 
 class Receiver:
-    """A server on loopback that answers with the given statuses, the last one for ever."""
+    """A server on loopback that answers with the given statuses, the last one for ever.
 
-    def __init__(self) -> None:
+    ``tls``: folder with its certificate and key; None: plain HTTP. ``held``: the only path whose
+    answers wait for ``answer``; empty: all.
+    """
+
+    def __init__(self, tls: Path | None = None) -> None:
+        self.held = ""
         self.statuses: list[int] = [200]
         self.headers: dict[str, str] = {}
         self.answer: threading.Event | None = None
@@ -36,7 +48,7 @@ class Receiver:
                     status = outer.statuses.pop(0) if len(outer.statuses) > 1 else outer.statuses[0]
                     outer.got.append((self.path, dict(self.headers.items()), body))
                     outer.changed.notify_all()
-                if outer.answer is not None:
+                if outer.answer is not None and outer.held in ("", self.path):
                     outer.answer.wait(WAIT_S)
                 self.send_response(status)
                 for name, value in outer.headers.items():
@@ -48,6 +60,11 @@ class Receiver:
 
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
+        if tls is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(tls / "server.pem", tls / "server.key")
+            self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+            self.url = self.url.replace("http", "https", 1)
         self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
         self.thread.start()
 
@@ -83,7 +100,7 @@ Make = Callable[[], delivery.Notifier]
 
 @pytest.fixture
 def make(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    monkeypatch.setattr(delivery, "WAIT_S_MIN", 0.02)
+    monkeypatch.setattr(retry_rules, "WAIT_S_MIN", 0.02)
     made: list[delivery.Notifier] = []
 
     def _make() -> delivery.Notifier:
@@ -268,7 +285,7 @@ def test_what_can_not_succeed_is_given_up(receiver: Receiver, make: Make) -> Non
 
 
 def test_trying_has_an_end(receiver: Receiver, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "TRIES_MAX", 3)
+    monkeypatch.setattr(retry_rules, "TRIES_MAX", 3)
     receiver.statuses = [503]
     notifier = make()
     notifier.tell([news()], [channel(receiver)])

@@ -1,0 +1,1 @@
+"""Settings of people themselves: notifications of their own jobs."""
