@@ -79,6 +79,7 @@ class AttemptLifecycle:
             parts.monitor.notice(event_log.OUTDATED if outdated else "", "supervisor")
             parts.event_log.supervised(reports, isolation.kind, outdated=outdated)
             self._steps.carry_out(self._state.supervisor_up(reports))
+        parts.launcher.output_copies.resume(self._has_ended)
 
     def reported(self, reports: list[AttemptReport]) -> None:
         """Note what has become of attempts, and carry out what follows."""
@@ -188,6 +189,18 @@ class AttemptLifecycle:
         with self._lock:
             self._changed([report])
 
+    def _has_ended(self, attempt: str) -> bool:
+        with self._lock:
+            return self._state.has_ended(attempt)
+
+    def _copied(self, report: AttemptReport) -> None:
+        """Report the end of an attempt whose output is in its files, or does not get there soon."""
+        with self._lock:
+            self._passed([report])
+
     def _changed(self, reports: list[AttemptReport]) -> None:
+        self._passed(self._parts.launcher.output_copies.hold(reports, self._copied))
+
+    def _passed(self, reports: list[AttemptReport]) -> None:
         self._parts.event_log.heard(reports, self._state)
         self._steps.carry_out(self._state.attempts_changed(reports))

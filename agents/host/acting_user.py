@@ -16,6 +16,9 @@ _LIBC: Any = ctypes.CDLL(None, use_errno=True)
 #: The C library's function changes the groups of all threads; the system call does not.
 _SETGROUPS = {"x86_64": 116, "ppc64le": 81, "s390x": 206}.get(os.uname().machine, 159)
 _ASK = ctypes.c_uint(2**32 - 1)
+#: With this right a thread may take space that is kept for root, and more than a quota allows.
+_CAP_SYS_RESOURCE = 24
+_CAPABILITY_VERSION = 0x20080522
 
 
 class ActingUser(NamedTuple):
@@ -42,7 +45,9 @@ def acting_as(user: ActingUser | None) -> Iterator[int]:
         yield uid
         return
     gid, groups = os.getegid(), os.getgroups()
+    rights = _rights()
     try:
+        _set_rights([rights[0] & ~(1 << _CAP_SYS_RESOURCE), *rights[1:]])
         _set_groups(user.groups or (user.gid,))
         _set_ids(user.uid, user.gid)
         yield user.uid
@@ -50,6 +55,28 @@ def acting_as(user: ActingUser | None) -> Iterator[int]:
         # if this failed, the thread would keep fewer rights, not more
         _set_ids(uid, gid)
         _set_groups(groups)
+        _set_rights(rights)
+
+
+def _rights() -> list[int]:
+    """Return the capabilities of this thread: effective, permitted and inheritable, in two parts
+    of 32 each.
+    """
+    header, data = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
+    _check_call(_LIBC.capget(header, data))
+    return list(data)
+
+
+def _set_rights(rights: list[int]) -> None:
+    """Set the capabilities of this thread alone, as the system call does."""
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
+    _check_call(_LIBC.capset(header, (ctypes.c_uint32 * 6)(*rights)))
+
+
+def _check_call(result: int) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"capabilities: {os.strerror(number)}")
 
 
 def _set_groups(groups: "list[int] | tuple[int, ...]") -> None:

@@ -196,10 +196,7 @@ def slurm(gang: Gang) -> dict[str, str]:
     Lightning, submitit and others need ``SLURM_JOB_ID`` to be a number, and take ports from it. So
     it is one of the run, and in an array of the element, the same in each of its tries.
     """
-    array_id = _job_number(gang.job, gang.run_id)
-    job_id = array_id
-    if gang.array_count is not None:
-        job_id = _job_number(gang.job, gang.run_id, str(gang.element))
+    job_id, array_id = job_numbers(gang)
     names = hostlists.fold_in_order(name for name, _, _ in gang.hosts)
     counts = hostlists.fold_counts(count for _, _, count in gang.hosts)
     files = {
@@ -250,6 +247,16 @@ def slurm(gang: Gang) -> dict[str, str]:
             "SLURM_ARRAY_TASK_STEP": "1",
         }
     return files
+
+
+def job_numbers(gang: Gang) -> tuple[str, str]:
+    """Return the number of a gang's job, that of its element in an array, and of the whole array,
+    as in ``SLURM_JOB_ID`` and ``SLURM_ARRAY_JOB_ID``.
+    """
+    array_id = _job_number(gang.job, gang.run_id)
+    if gang.array_count is None:
+        return array_id, array_id
+    return _job_number(gang.job, gang.run_id, str(gang.element)), array_id
 
 
 def _job_number(*words: str) -> str:

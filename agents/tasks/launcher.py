@@ -20,6 +20,7 @@ from agents.health import volume_checks
 from agents.host import host_info, short_paths, unix_users
 from agents.isolation import cpu_pinning, kernel_tables, task_limits, user_commands
 from agents.job_commands import command_runner, job_tries
+from agents.logs import output_copies
 from agents.settings import AgentSettings
 from agents.supervisor import task_isolation
 from agents.supervisor.commands import AttemptCommand
@@ -54,6 +55,7 @@ class Launcher:
         stager: copies of data in and out.
         short_paths: short names of the tasks' temporary folders.
         job_tries: runs commands around jobs; None before :meth:`run_around_jobs`.
+        output_copies: copies output to files of users.
 
     Args:
         spares: spare folders, which make starts cheaper.
@@ -86,6 +88,7 @@ class Launcher:
         cache = data_cache.DataCache(settings.root, spares.deleter, settings.cache_bytes_max)
         self.stager = staging.Stager(node.root, cache, secrets, self.users)
         self._data = task_data.TaskData(self.stager, secrets, volumes, lock, self.users)
+        self.output_copies = output_copies.OutputCopies(Path(node.root) / "logs")
         self._settings = settings
         self._spares = spares
         self._mig = mig
@@ -175,6 +178,8 @@ class Launcher:
             )
             surroundings = yield from self._data.find_surroundings(template, user)
             yield from self._pull_image(assignment, image)
+            found = (user, surroundings.place.folder)
+            yield from self._data.files(assignment, template, self.node, found, self.output_copies)
         except UnstartableError:
             # the next start gets its cores at once, and not when the supervisor reports the end
             self._release_cores(assignment.attempt)

@@ -6,6 +6,7 @@ All of it may be slow or hang, so each part is a wait of the start's preparation
 
 import os
 import threading
+import time
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -14,9 +15,16 @@ from agents.gpus import mps
 from agents.health import volume_checks
 from agents.host import disk_space
 from agents.isolation import user_commands
+from agents.logs import output_copies, output_paths
 from agents.submitted import environment_modules, submit_folders
-from agents.tasks import checkpoint_folders, preparation, start_commands, task_environment
-from agents.tasks.node_context import UnstartableError
+from agents.tasks import (
+    checkpoint_folders,
+    frameworks,
+    preparation,
+    start_commands,
+    task_environment,
+)
+from agents.tasks.node_context import NodeContext, UnstartableError
 from agents.tasks.preparation import Wait
 from agents.tasks.task_users import TaskUser
 from reconciler import child_process
@@ -126,6 +134,41 @@ class TaskData:
             )
         return found
 
+    def files(
+        self,
+        assignment: Assignment,
+        template: TaskTemplate,
+        node: NodeContext,
+        found: tuple[TaskUser, str],
+        copies: output_copies.OutputCopies,
+    ) -> Generator[Wait, Any, None]:
+        """Open the files that a task's output is copied to, and begin the copy.
+
+        Args:
+            found: its user, and the folder of its submission; empty for none.
+        """
+        user, folder = found
+        files, late_at = template.files, time.monotonic() + SEARCH_TIMEOUT_S
+
+        def begin() -> None:
+            base = template.working_directory or folder or _unseen_folder(template, user)
+            words = _words(assignment, template, node, user)
+            try:
+                place = output_copies.FilePlace(
+                    user.acting, os.path.realpath(node.root), os.path.realpath(node.shared)
+                )
+                copy = output_paths.copy_of(files, words, base, place)
+                if copy is not None:
+                    copies.begin(
+                        assignment.attempt, copy, empties=not files.appends, late_at=late_at
+                    )
+            except output_copies.OutputFileError as problem:
+                raise UnstartableError(f"{problem} (on node {node.name})") from None
+
+        which = " and ".join(one for one in (files.output, files.error) if one)
+        if which:
+            yield self._search(begin, f"output file {which}", "opening the files for its output")
+
     def _search(self, look: Callable[[], Any], what: str, note: str) -> Wait:
         """Return the wait for a look at folders that may hang, which gives what it returns."""
         if self._searches >= SEARCHES_MAX:
@@ -171,6 +214,26 @@ class TaskData:
         if request is not None:
             self._stager.prepare(attempt, request)
         return secrets
+
+
+def _words(
+    assignment: Assignment, template: TaskTemplate, node: NodeContext, user: TaskUser
+) -> dict[str, str]:
+    """Return what the words in paths of output files stand for."""
+    gang = frameworks.gang_of(assignment, template, node.name)
+    job, array = frameworks.job_numbers(gang)
+    return {
+        "x": template.job, "j": job, "A": array, "a": str(assignment.element),
+        "t": str(assignment.rank.rank), "N": node.name, "u": user.name,
+    }  # fmt: skip
+
+
+def _unseen_folder(template: TaskTemplate, user: TaskUser) -> str:
+    """Return the folder of its submission for a task that does not see the node's; empty: none."""
+    if template.runtime == "process" or template.submitted.folder is None:
+        return ""
+    boot_id = submit_folders.machine_boot_id()
+    return submit_folders.find(template.submitted, user.acting, boot_id, chosen=False).folder
 
 
 def background(work: Callable[[], Any], undo: Callable[[], object] = lambda: None) -> Wait:

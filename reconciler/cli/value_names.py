@@ -15,6 +15,8 @@ _OPTIONS: dict[str, str] = {
     "--by": "COLUMNS",
     "--checkpoint-every": "DURATION",
     "--chdir": "FOLDER",
+    "--output-file": "PATH",
+    "--error-file": "PATH",
     "--clone": "FOLDER",
     "--cpus": "CPUS",
     "--cycle-every": "DURATION",

@@ -282,6 +282,7 @@ class AgentsEngine:
             submitted=spec.submitted,
             modules=spec.modules,
             arguments=group.arguments,
+            files=spec.files,
         )
 
 

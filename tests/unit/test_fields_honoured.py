@@ -1210,6 +1210,18 @@ TABLE: dict[str, Case] = {
         ("Succeeded", "Running"),
         (job(groups=[{"name": "a"}, {"name": "b"}]), pool()),
     ),
+    "Job.spec.output": Case(
+        ("/a", "/b"), lambda run, _: run.template().files.output, ("/a", "/b"), JOB
+    ),
+    "Job.spec.error": Case(
+        ("/a", "/b"), lambda run, _: run.template().files.error, ("/a", "/b"), JOB
+    ),
+    "Job.spec.openMode": Case(
+        ("truncate", "append"),
+        lambda run, _: run.template().files.appends,
+        (False, True),
+        (job(output="/a"), pool()),
+    ),
     "Job.spec.framework": Case(("none", "torchrun"), variable("WORLD_SIZE"), ([None], ["1"]), JOB),
     "Job.spec.runtime": Case(
         ("podman", "apptainer"),

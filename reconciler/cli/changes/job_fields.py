@@ -83,6 +83,20 @@ Pools = Annotated[
     list[str] | None,
     typer.Option("--pool", help="Pool that it may run in; can be repeated. Default: any."),
 ]
+OutputFile = Annotated[
+    str | None,
+    typer.Option(
+        "--output-file",
+        help="File that its output is copied to, in the folder that it starts in: %x is the name, "
+        "%j the job's number, %a the index in an array, %t the rank. Default: only muster logs.",
+    ),
+]
+ErrorFile = Annotated[
+    str | None,
+    typer.Option(
+        "--error-file", help="The same for standard error. Default: that of --output-file."
+    ),
+]
 Fields = Annotated[
     list[str] | None,
     typer.Option(
@@ -106,6 +120,8 @@ class GivenFields(NamedTuple):
     pools: list[str] | None
     hold: bool
     exclusive: bool
+    output: str | None
+    error: str | None
 
 
 def fields_of(given: GivenFields) -> dict[str, object]:
@@ -120,6 +136,8 @@ def fields_of(given: GivenFields) -> dict[str, object]:
         "suspend": given.hold or None,
         "exclusive": given.exclusive or None,
         "pools": list(given.pools or ()),
+        "output": given.output,
+        "error": given.error,
     }
     return {path: value for path, value in found.items() if value not in (None, [])}
 

@@ -13,6 +13,7 @@ import msgspec
 
 from reconciler.cli import terminal
 from reconciler.cli.changes import submit_options
+from reconciler.model.observed import output_files
 from reconciler.model.values.text_lines import split_lines
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ _SHORT = MappingProxyType(
         "H": "hold",
         "G": "gpus",
         "d": "dependency",
+        "o": "output",
+        "e": "error",
     }
 )
 _FLAGS = frozenset({"hold", "exclusive"})
@@ -109,7 +112,7 @@ def fill(options: "job_document.JobOptions", *, named: bool) -> "job_document.Jo
         value = one.value or ""
         if one.name in _TRANSLATED and (made := _TRANSLATED[one.name](value, written)):
             found |= made
-        elif one.name in _FIELDS and (value or one.name in _FLAGS):
+        elif one.name in _FIELDS and (value or one.name in _FLAGS) and _is_path(one):
             path, read = _FIELDS[one.name]
             fields[path] = read(value)
         else:
@@ -146,6 +149,12 @@ def _is_open(options: "job_document.JobOptions", name: str, *, named: bool) -> b
     if name == "name":
         return not named
     return getattr(options, name) in (None, {})
+
+
+def _is_path(one: SbatchOption) -> bool:
+    """Return False if an option is a path with words that mean something to Slurm alone."""
+    is_file = one.name in {"output", "error"}
+    return not (is_file and output_files.unknown_words(one.value or ""))
 
 
 def _is_one_per_node(written: Mapping[str, str]) -> bool:
@@ -237,5 +246,11 @@ _FIELDS: Mapping[str, tuple[str, Callable[[str], object]]] = MappingProxyType(
         "chdir": ("workingDirectory", str),
         "hold": ("suspend", lambda _: True),
         "exclusive": ("exclusive", lambda _: True),
+        "output": ("output", str),
+        "error": ("error", str),
+        "open-mode": (
+            "openMode",
+            lambda mode: {"a": "append", "t": "truncate"}.get(mode[:1], mode),
+        ),
     }
 )

@@ -182,6 +182,8 @@ def submit(
     hold: job_fields.Hold = False,
     exclusive: job_fields.Exclusive = False,
     pools: job_fields.Pools = None,
+    output: job_fields.OutputFile = None,
+    error: job_fields.ErrorFile = None,
     fields: job_fields.Fields = None,
     dry_run: DryRun = False,
     clone: Clone = None,
@@ -223,6 +225,9 @@ def submit(
         together, placement = submit_options.spread(nodes, tasks, most)
         problems: list[str] = []
         elements = submit_options.parse_array(array, problems)
+        given = job_fields.GivenFields(
+            depends, chdir, image, attempts, priority_number, pools, hold, exclusive, output, error
+        )
         options = job_document.JobOptions(
             name=name or job_document.name_from(Path(arguments[0]).stem, secrets.token_hex(3)),
             command=tuple(arguments),
@@ -244,11 +249,7 @@ def submit(
             checkpoint=submit_options.checkpoint(signal_name),
             environment=submit_surroundings.variables(env, export, os.environ),
             modules=tuple(modules or ()),
-            fields=job_fields.fields_of(
-                job_fields.GivenFields(
-                    depends, chdir, image, attempts, priority_number, pools, hold, exclusive
-                )
-            ),
+            fields=job_fields.fields_of(given),
             written=job_fields.written_fields(fields),
         )
         options = sbatch_lines.fill(options, named=name is not None)

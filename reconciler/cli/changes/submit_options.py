@@ -185,6 +185,8 @@ _OPTION_OF = {
     "spec.retries.limit": "--retries",
     "spec.priority": "--priority",
     "spec.pools": "--pool",
+    "spec.output": "--output-file",
+    "spec.error": "--error-file",
     "spec.script": "script",
     "spec.arguments": "argument of the script",
 }

@@ -103,6 +103,8 @@ def run(
     hold: job_fields.Hold = False,
     exclusive: job_fields.Exclusive = False,
     pools: job_fields.Pools = None,
+    output: job_fields.OutputFile = None,
+    error: job_fields.ErrorFile = None,
     fields: job_fields.Fields = None,
     pty: Annotated[
         bool, typer.Option("--pty", help="Give the command this terminal, as for a shell.")
@@ -136,6 +138,9 @@ def run(
     """
     run_terminal.require_terminal(command, pty=pty)
     together, placement = submit_options.spread(nodes, tasks)
+    given = job_fields.GivenFields(
+        depends, chdir, image, attempts, priority_number, pools, hold, exclusive, output, error
+    )
     options = job_document.JobOptions(
         name=name or job_document.name_from(Path(command[0]).stem, secrets.token_hex(3)),
         command=run_terminal.job_command(command) if pty else tuple(command),
@@ -151,11 +156,7 @@ def run(
         checkpoint=submit_options.checkpoint(signal_name),
         environment=submit_surroundings.variables(env, export, os.environ),
         modules=tuple(modules or ()),
-        fields=job_fields.fields_of(
-            job_fields.GivenFields(
-                depends, chdir, image, attempts, priority_number, pools, hold, exclusive
-            )
-        ),
+        fields=job_fields.fields_of(given),
         written=job_fields.written_fields(fields),
     )
     submit_options.require_values(job_document.job_text(options))

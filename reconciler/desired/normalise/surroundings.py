@@ -1,5 +1,5 @@
-"""Normalises what surrounds a job's command: where it was submitted, environment modules, and which
-group's end is that of the job.
+"""Normalises what surrounds a job's command: where it was submitted, environment modules, files for
+its output, and which group's end is that of the job.
 """
 
 import msgspec
@@ -7,6 +7,7 @@ import msgspec
 from reconciler.desired.documents.faults import FaultCollector
 from reconciler.model import desired
 from reconciler.model.documents import job_spec, job_staging
+from reconciler.model.observed import output_files
 from reconciler.model.values import folder_identity, found_values
 
 
@@ -14,6 +15,7 @@ def with_surroundings(
     job: desired.Job, spec: job_spec.JobSpec, faults: FaultCollector
 ) -> desired.Job:
     """Return the job with what surrounds its command, and note what can't be."""
+    job = _with_files(job, spec, faults)
     if spec.submitted is None and not spec.modules and spec.ends_with is None:
         return job
     return msgspec.structs.replace(
@@ -21,6 +23,44 @@ def with_surroundings(
         submitted=_submitted(spec.submitted, faults),
         modules=_modules(spec, faults),
         ends_with=_ends_with(spec, faults),
+    )
+
+
+def _with_files(job: desired.Job, spec: job_spec.JobSpec, faults: FaultCollector) -> desired.Job:
+    """Return the job with the files that its output is copied to, and note what they can't be."""
+    if spec.output is None and spec.error is None:
+        return job
+    for field, path in (("output", spec.output), ("error", spec.error)):
+        if path is None or path == output_files.NOWHERE:
+            continue
+        shown = found_values.quote(path)
+        if output_files.unknown_words(path):
+            known = ", ".join(f"%{letter}" for letter in output_files.WORDS)
+            faults.add(
+                "no-such-word",
+                f"{', '.join(output_files.unknown_words(path))} stands for nothing: use {known}; "
+                "%% is a percent sign",
+                *("spec", field), found=shown,
+            )  # fmt: skip
+        if job.array_count is not None and not output_files.words_in(path) & {"a", "j"}:
+            faults.add(
+                "one-file-for-all",
+                "all elements of this array would write to one file: write %a for the index in it",
+                *("spec", field), found=shown,
+            )  # fmt: skip
+        has_place = spec.submitted is not None and spec.submitted.folder is not None
+        if not path.startswith("/") and spec.working_directory is None and not has_place:
+            faults.add(
+                "unknown-folder",
+                "a relative path needs workingDirectory in a file of YAML: write that, or the full "
+                "path",
+                *("spec", field), found=shown,
+            )  # fmt: skip
+    return msgspec.structs.replace(
+        job,
+        files=output_files.OutputFiles(
+            spec.output or "", spec.error or "", spec.open_mode == "append"
+        ),
     )
 
 

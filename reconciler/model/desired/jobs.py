@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 
 from reconciler.model.desired.settings import Placement, Prune
-from reconciler.model.observed import storage, task_reports
+from reconciler.model.observed import output_files, storage, task_reports
 from reconciler.model.policy import access
 from reconciler.model.values import index_ranges
 from reconciler.model.values.folder_identity import NOWHERE, SubmitPlace
@@ -193,7 +193,7 @@ class Job(msgspec.Struct, frozen=True):
     ``index_ranges`` writes them: ``array_indexes`` those of the array and ``array_only`` those of
     this run, empty for all.
     ``ends_with`` is the group whose end is that of the job; empty: the first task of a job of Ray,
-    all tasks of others.
+    all tasks of others. ``files`` are those that output is copied to.
     """
 
     name: str
@@ -245,6 +245,7 @@ class Job(msgspec.Struct, frozen=True):
     array_cancelled: str = ""
     array_held: str = ""
     ends_with: str = ""
+    files: output_files.OutputFiles = output_files.NONE
 
     def tolerates(self, taint: "Taint") -> bool:
         """Return True if the job accepts a taint."""

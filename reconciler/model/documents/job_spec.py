@@ -354,6 +354,11 @@ class TolerationSpec(DocumentPart, frozen=True):
     value: Annotated[Label | None, doc("Value of the taint. Default: any.", example="true")] = None
 
 
+OutputPath = Annotated[
+    str, msgspec.Meta(pattern=r"^[^\x00\n]*[^\x00\n/](?!\n)$", min_length=1, max_length=1024)
+]
+
+
 class JobSpec(DocumentPart, frozen=True):
     """Work to run, and when."""
 
@@ -424,6 +429,32 @@ class JobSpec(DocumentPart, frozen=True):
         Argument | None,
         doc("Folder that tasks start in. Default: one of their own.", example="/data/alice"),
     ] = None
+    output: Annotated[
+        OutputPath | None,
+        doc(
+            "File that the output of its tasks is copied to while they run, as the job's user. A "
+            "relative path lies in `workingDirectory`, else in the folder of the submission. "
+            "`%x` is the job's name, `%j` its number (`SLURM_JOB_ID`), `%A` that of the array, "
+            "`%a` the index, `%t` the task's rank, `%N` the node, `%u` the user. Without `%t` it "
+            "has the output of rank 0 alone. Default: only `muster logs` has it.",
+            example="logs/%x-%j.out",
+        ),
+    ] = None
+    error: Annotated[
+        OutputPath | None,
+        doc(
+            "File that their standard error is copied to. Default: that of `output`.",
+            example="logs/%x-%j.err",
+        ),
+    ] = None
+    open_mode: Annotated[
+        Literal["truncate", "append"],
+        doc(
+            "What becomes of those files when a task starts, in each try: they are emptied, or the "
+            "output is appended.",
+            example="append",
+        ),
+    ] = "truncate"
     submitted: Annotated[
         job_staging.SubmittedSpec | None,
         doc(

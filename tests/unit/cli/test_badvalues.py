@@ -79,6 +79,8 @@ WRONG = {
     "--module": ["-x", ""],
     "--depends": ["Bad_Name", "afterSometimes:a", "a:"],
     "--image": ["\x07"],
+    "--output-file": ["%q", "folder/", ""],
+    "--error-file": ["%q", "folder/", ""],
     "--set": ["x", "=1", "nope=1", "environment.A=1", "retries=3", "endsWith=nope"],
     "--framework": ["spark"],
     "--name": ["Bad_Name"],

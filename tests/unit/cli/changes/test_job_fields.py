@@ -54,6 +54,8 @@ def _spec(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
         (["--priority", "70"], "priority", 70),
         (["--hold"], "suspend", True),
         (["--exclusive"], "exclusive", True),
+        (["--output-file", "%x-%j.out"], "output", "%x-%j.out"),
+        (["--output-file", "a", "--error-file", "%t"], "error", "%t"),
         (["--pool", "virtual"], "pools", ["virtual"]),
         (["--set", "spec.lease=15m"], "lease", "15m"),
         (["--set", "tolerations=[{key: a}]"], "tolerations", [{"key": "a"}]),
