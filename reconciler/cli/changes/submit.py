@@ -74,9 +74,7 @@ class Place(NamedTuple):
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    app.command(
-        cls=submit_options.DashDashCommand, context_settings={"allow_interspersed_args": False}
-    )(submit)
+    app.command(cls=submit_options.DashDashCommand)(submit)
 
 
 def target(place: Place) -> targets.ChangeTarget:

@@ -23,6 +23,7 @@ import typer
 import typer.core
 
 from reconciler.cli import lazy_import, terminal
+from reconciler.cli.changes import slurm_options
 from reconciler.model.values import found_values, index_ranges, quantities
 
 if TYPE_CHECKING:
@@ -39,10 +40,15 @@ _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 
 
 class DashDashCommand(typer.core.TyperCommand):
-    """A command that records if its words came after `--`, which the parser removes."""
+    """A command that takes names of options that Slurm has, and records if its words came after
+    `--`, which the parser removes.
+    """
+
+    allow_interspersed_args = False
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments, and record if they came after `--`."""
+        args = slurm_options.translated(args, self.get_params(ctx))
         given = list(args)
         left = super().parse_args(ctx, args)
         count = len(ctx.params.get("arguments") or ())

@@ -54,7 +54,7 @@ Json = Any
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    app.command(context_settings={"allow_interspersed_args": False})(run)
+    app.command(cls=submit_options.DashDashCommand)(run)
 
 
 def run(

@@ -1,0 +1,82 @@
+"""Names that Slurm has for options of `submit` and `run`, where they mean the same."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from reconciler.cli import terminal
+
+_GPUS = re.compile(r"(gpu:)?(?P<count>\d+)")
+_MEMORY = re.compile(r"(?P<amount>\d+)(?P<unit>[KMGT]?)", re.IGNORECASE)
+#: With more tasks than nodes, amounts of a node are not those of a task.
+_TASKS = frozenset({"--ntasks", "--tasks", "-n", "--max"})
+
+
+class _Alias(NamedTuple):
+    """An option here, and how to write a value of Slurm's for it; None: it has no such value."""
+
+    option: str
+    value: Callable[[str], str | None] = str
+    of_node: bool = False
+
+
+def _gpus(value: str) -> str | None:
+    found = _GPUS.fullmatch(value)
+    return found["count"] if found else None
+
+
+def _memory(value: str) -> str | None:
+    """Return an amount in units of 1024, as Slurm counts; a bare number is mebibytes."""
+    found = _MEMORY.fullmatch(value)
+    return f"{found['amount']}{(found['unit'] or 'M').upper()}i" if found else None
+
+
+_ALIASES: Mapping[str, _Alias] = MappingProxyType(
+    {
+        "--partition": _Alias("--queue"),
+        "-p": _Alias("--queue"),
+        "--job-name": _Alias("--name"),
+        "--ntasks": _Alias("--tasks"),
+        "--cpus-per-task": _Alias("--cpus"),
+        "--gpus-per-task": _Alias("--gpus", _gpus),
+        "--gpus-per-node": _Alias("--gpus", _gpus, of_node=True),
+        "--gres": _Alias("--gpus", _gpus, of_node=True),
+        "--mem": _Alias("--memory", _memory, of_node=True),
+        "--output": _Alias("--output-file"),
+        "--error": _Alias("--error-file"),
+    }
+)
+
+
+def translated(words: list[str], options: Iterable[Any]) -> list[str]:
+    """Return the words of a command with the options here, and say which were meant.
+
+    What has no equal stays as it is, and the parser refuses it with a hint.
+
+    Args:
+        words: of the command line, behind the command's name.
+        options: of the command. They tell which take a value.
+    """
+    flags = {name for one in options if getattr(one, "is_flag", False) for name in one.opts}
+    has_tasks = any(word.partition("=")[0] in _TASKS for word in words)
+    found, told, left = list[str](), list[str](), list(words)
+    while left and left[0].startswith("-") and left[0] not in {"-", "--"}:
+        word = left.pop(0)
+        name, sign, value = word.partition("=")
+        alias = _ALIASES.get(name)
+        takes_next = not sign and name not in flags
+        if alias is None and not name.startswith("--"):
+            takes_next = takes_next and len(name) == 2
+        following = left[:1] if takes_next else []
+        del left[: len(following)]
+        given = value if sign else "".join(following)
+        made = alias.value(given) if alias and not (alias.of_node and has_tasks) else None
+        if alias is None or not made:
+            found += [word, *following]
+            continue
+        found += [alias.option, made]
+        told.append(f"{name} is {alias.option} here")
+    if told:
+        terminal.note("; ".join(dict.fromkeys(told)))
+    return [*found, *left]
