@@ -491,9 +491,8 @@ def status_of(job: Json) -> int:
         return wait.TIMED_OUT
     if job["state"] == "Cancelled":
         return 128 + signal.SIGTERM
-    ended = [a for a in job["attempts"] if a["state"] == "Ended"]
-    own_will = [a for a in ended if a["endReason"] in OWN_WILL]
-    for attempt in sorted(own_will, key=lambda a: a["ended"] or ""):
+    ended = (a for a in job["attempts"] if a["state"] == "Ended" and a["endReason"] in OWN_WILL)
+    for attempt in sorted(ended, key=lambda a: a["ended"] or ""):
         if attempt["signal"]:
             return 128 + int(attempt["signal"])
         if attempt["exitCode"]:
