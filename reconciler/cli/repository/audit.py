@@ -66,11 +66,11 @@ class AccessAction(StrEnum):
     UNAUTHENTICATED = "Unauthenticated"
     FORBIDDEN = "Forbidden"
     LOGS_READ = "LogsRead"
-    SESSION_BEGAN = "SessionBegan"
-    SESSION_ENDED = "SessionEnded"
     SNAPSHOT_READ = "SnapshotRead"
     OVERRIDE_CHANGED = "OverrideChanged"
     TOKENS_CHANGED = "TokensChanged"
+    SESSION_BEGAN = "SessionBegan"
+    SESSION_ENDED = "SessionEnded"
     NOTIFICATION_CHANGED = "NotificationChanged"
 
 
