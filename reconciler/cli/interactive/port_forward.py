@@ -127,6 +127,8 @@ class PortForward:
             session_connection.StartRefusal,
         ) as error:
             self._tell(str(error))
+        except asyncio.CancelledError:
+            return  # the forward ends; what asyncio would say of that is nobody's news
         finally:
             self._open -= 1
             writer.close()

@@ -200,6 +200,20 @@ def test_a_forward_reaches_a_port_of_the_task(bed: beds.Bed) -> None:
                 assert b"Directory listing" in answer.read()
 
 
+def test_a_forward_ends_in_silence_while_something_is_connected(bed: beds.Bed) -> None:
+    here = local_cluster.free_port()
+    with (
+        people.forwarded(bed, "web", f"{here}:{PORT}") as forward,
+        socket.create_connection(("127.0.0.1", here), 30) as link,
+    ):
+        link.sendall(b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert link.recv(100)
+        forward.send_signal(signal.SIGINT)
+        assert forward.stderr is not None
+        assert forward.stderr.read() == ""
+        assert forward.wait(30) == 0
+
+
 def test_a_forward_may_be_a_socket_of_ones_own(bed: beds.Bed, tmp_path: Path) -> None:
     path = tmp_path / "web.sock"
     with people.forwarded(bed, "web", str(PORT), "--socket", str(path)):
