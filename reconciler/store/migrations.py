@@ -156,10 +156,6 @@ def _reasons_of_jobs(connection: sa.Connection) -> None:
 
 def _parts_of_failures(connection: sa.Connection) -> None:
     """Divide the GPU time of attempts that did not end well; of the past the parts are unknown."""
-    names = (
-        "hour, queue, owner, pool, model, attempts, asked_gpu_s, gpu_s, failed_gpu_s, "
-        "measured_gpu_s, busy_gpu_s, cpu_s, used_cpu_s"
-    )
     for statement in (
         "ALTER TABLE usage_hours RENAME TO usage_hours_before",
         """CREATE TABLE usage_hours (
@@ -171,7 +167,10 @@ def _parts_of_failures(connection: sa.Connection) -> None:
             cancelled_gpu_s DOUBLE NOT NULL,
             PRIMARY KEY (hour, queue, owner, pool, model)
         ) WITHOUT ROWID""",
-        f"INSERT INTO usage_hours SELECT {names}, 0, 0, 0 FROM usage_hours_before",  # noqa: S608
+        """INSERT INTO usage_hours
+            SELECT hour, queue, owner, pool, model, attempts, asked_gpu_s, gpu_s, failed_gpu_s,
+                measured_gpu_s, busy_gpu_s, cpu_s, used_cpu_s, 0, 0, 0
+            FROM usage_hours_before""",
         "DROP TABLE usage_hours_before",
     ):
         connection.execute(sa.text(statement))
