@@ -77,6 +77,11 @@ EDITS: Mapping[str, Callable[[Document, str], requests.Fields]] = {
 }
 
 
+def counted(elements: str) -> str:
+    """Return elements in words: `element 3`, or `elements 1-3`."""
+    return f"element{'' if elements.isdecimal() else 's'} {elements}"
+
+
 def edit(verb: str, elements: str) -> Callable[[Document], requests.Fields]:
     """Return the edit of a verb of `EDITS` for some elements."""
     return lambda document: EDITS[verb](document, elements)

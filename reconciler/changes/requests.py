@@ -37,6 +37,14 @@ class Person(msgspec.Struct, frozen=True):
 MUSTER = Person("muster", "muster@localhost")
 
 
+def name_is_taken(name: str, path: str) -> str:
+    """Return why a job can't be submitted whose name another one has, and what to do."""
+    return (
+        f"a different job {name} already exists ({path}). To fix: use another name; or replace it, "
+        f"by `muster cancel {name}` before; or edit that file and submit it"
+    )
+
+
 class AddJob(msgspec.Struct, frozen=True):
     """Request to submit a job: ``text`` is one document. The name makes it idempotent.
 

@@ -12,7 +12,7 @@ JobOrElement = Annotated[
     typer.Argument(
         help="Name of the job, or JOB[ELEMENT] for an array element.",
         autocompletion=completion.jobs,
-        callback=context.require_name,
+        callback=context.require_one,
     ),
 ]
 #: Shows one node only; None: all.

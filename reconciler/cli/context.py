@@ -103,6 +103,15 @@ def require_name(value: str | list[str] | None) -> str | list[str] | None:
     return value
 
 
+def require_one(value: str | None) -> str | None:
+    """Return the name of one job as given. Raise BadParameter if it has wildcards."""
+    require_name(value)
+    if value is not None and not {"*", "?"}.isdisjoint(value):
+        quoted = f"'{value}'"
+        raise typer.BadParameter(f"expected the name of one job; muster jobs {quoted} lists them")
+    return value
+
+
 def require_finite(value: float | None) -> float | None:
     """Return a number as given. Raise BadParameter for `nan` and `inf`."""
     if value is not None and not math.isfinite(value):

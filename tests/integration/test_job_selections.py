@@ -123,10 +123,14 @@ def test_elements_of_an_array_are_held_cancelled_and_run_again(bed: beds.Bed) ->
     muster(bed, "cancel", "array[0,2,3]", "--reason", "enough")
     bed.until_state("array", "Failed")
     assert _elements(bed, "array") == {"Cancelled": "0,2,3", "Failed": "1"}
+    for verb, said in (("cancel", "nothing of it can be cancelled"), ("hold", "can't be held")):
+        _, told = muster(bed, verb, "array[1]", code=1)
+        assert "run 1 of Job/array is Failed already" in told
+        assert said in told
 
     flag.touch()
     _, told = muster(bed, "rerun", "array", "--failed")
-    assert "elements 1 run again" in told
+    assert "element 1 runs again" in told
     bed.until(lambda: _elements(bed, "array") == {"Running": "1"})
     muster(bed, "cancel", "array")
     bed.until_state("array", "Cancelled")

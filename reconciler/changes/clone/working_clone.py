@@ -101,10 +101,7 @@ class Clone:
             )
             if same:
                 return CloneOutcome("unchanged", present)
-            raise files.CloneError(
-                f"a different job {name} already exists ({present}). To fix: edit and submit that "
-                "file, or use another name"
-            )
+            raise files.CloneError(requests.name_is_taken(name, present))
         target = (self.state / "jobs" / f"{name}.yaml").relative_to(self.root.resolve())
         problems = document_reader.validate(str(target), text.encode())
         if problems:

@@ -267,10 +267,7 @@ class Batch:
                 if wanted in yaml_edit.documents(self._changed.text(present)):
                     return RequestResult("unchanged", present, self._index.head, requests.IS_THERE)
             present = taken[0]
-            message = (
-                f"a different job {request.name} already exists ({present}). To fix: use another "
-                "name, or edit and submit that file"
-            )
+            message = requests.name_is_taken(request.name, present)
             return RequestResult("refused", present, message=message)
         if path in self._changed.files or self._index.has_file(path):
             before = self._changed.text(path)

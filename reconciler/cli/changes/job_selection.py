@@ -99,6 +99,20 @@ def read(
     return items
 
 
+def expanded(api: "api_client.ApiClient", names: Sequence[str]) -> list[str]:
+    """Return names with those in place of wildcards that jobs have now, the oldest first.
+
+    Exit if no job has a name like one with wildcards.
+    """
+    found: dict[str, None] = {}
+    for name in names:
+        items = read(api, {"name": [name]}, [name], None) if is_pattern(name) else [{"name": name}]
+        if not items:
+            terminal.fail(f"no job has a name like {found_values.quote(name)}")
+        found |= dict.fromkeys(str(one["name"]) for one in reversed(items))
+    return list(found)
+
+
 def state_named(written: str) -> str:
     """Return a state in its usual spelling. Exit if there is no such state."""
     found = {name.lower(): name for name in STATES}.get(written.lower())

@@ -1,6 +1,7 @@
 """The `#SBATCH` lines of a script: what they ask for becomes options of the job, or is named.
 
-Options of the command line win. No line is passed over without a word.
+Options of the command line win. No line is passed over without a word, and none that a job would go
+wrong without.
 """
 
 import re
@@ -40,7 +41,27 @@ _SHORT = MappingProxyType(
     }
 )
 _FLAGS = frozenset({"hold", "exclusive"})
-_GPUS = re.compile(r"(gpu:)?([A-Za-z0-9._-]+:)?(?P<count>\d+)")
+#: Options without which a job does the same work on the same nodes: news, names, hints.
+_IDLE = frozenset(
+    {
+        *(
+            "mail-type",
+            "mail-user",
+            "comment",
+            "nice",
+            "account",
+            "A",
+            "qos",
+            "q",
+            "wckey",
+            "export",
+        ),
+        *("requeue", "no-requeue", "parsable", "quiet", "Q", "verbose", "v", "kill-on-invalid-dep"),
+        *("profile", "hint", "get-user-env", "no-kill", "k", "wait-all-nodes", "spread-job"),
+        *("acctg-freq", "oversubscribe", "s", "overcommit", "O", "ntasks-per-core"),
+    }
+)
+_GPUS = re.compile(r"(gpu:)?(?P<count>\d+)")
 _NUMBER = re.compile(r"\d+")
 
 
@@ -58,6 +79,8 @@ class SbatchOption(NamedTuple):
         """The option as it may be written in a line."""
         if not self.name:
             return self.value or ""
+        if len(self.name) == 1:
+            return f"-{self.name}" + ("" if self.value is None else f" {self.value}")
         return f"--{self.name}" + ("" if self.value is None else f"={self.value}")
 
 
@@ -94,20 +117,27 @@ def _options(text: str) -> list[SbatchOption]:
     return found
 
 
-def fill(options: "job_document.JobOptions", *, named: bool) -> "job_document.JobOptions":
+def fill(
+    options: "job_document.JobOptions", *, named: bool, others: bool = False
+) -> "job_document.JobOptions":
     """Return a job's options with what the lines of its script ask for; name the other lines.
+
+    A job of such a script gets the variables of Slurm. Exit if a line asks for what the job would
+    go wrong without, and no option does the same.
 
     Args:
         options: of the command line.
         named: True if that names the job.
+        others: True if lines that nothing here understands are to change nothing.
     """
     asked = options_in(options.script or "")
     if not asked:
         return options
     written = {one.name: one.value or "" for one in asked}
-    found: dict[str, object] = {}
+    found: dict[str, object] = {"framework": "slurm"}
     fields: dict[str, object] = {}
     left: list[str] = []
+    wrong: list[str] = []
     for one in asked:
         value = one.value or ""
         if one.name in _TRANSLATED and (made := _TRANSLATED[one.name](value, written)):
@@ -116,7 +146,14 @@ def fill(options: "job_document.JobOptions", *, named: bool) -> "job_document.Jo
             path, read = _FIELDS[one.name]
             fields[path] = read(value)
         else:
-            left.append(one.text)
+            (left if others or one.name in _IDLE else wrong).append(one.text)
+    if wrong:
+        terminal.fail(
+            f"#SBATCH: no option does the same as {_listed(wrong)}, and the job would run without "
+            "that. To fix: take these lines out and say it in another way (muster submit --help, "
+            "muster schema job.spec), or submit with --ignore-sbatch",
+            terminal.USAGE,
+        )
     chosen = {name: value for name, value in found.items() if _is_open(options, name, named=named)}
     if left:
         _tell("no option does the same here, so these lines change nothing", left)
@@ -135,9 +172,13 @@ def note_lines(text: str, place: str) -> None:
 
 
 def _tell(what: str, lines: list[str]) -> None:
+    terminal.note(f"#SBATCH: {what}: {_listed(lines)}")
+
+
+def _listed(lines: list[str]) -> str:
     more = len(lines) - TOLD_MAX
     names = ", ".join(lines[:TOLD_MAX]) + (f" and {more} more" if more > 0 else "")
-    terminal.note(f"#SBATCH: {what}: {terminal.escape_control(names)}")
+    return terminal.escape_control(names)
 
 
 def _is_open(options: "job_document.JobOptions", name: str, *, named: bool) -> bool:
@@ -148,6 +189,8 @@ def _is_open(options: "job_document.JobOptions", name: str, *, named: bool) -> b
         return options.array is None and options.indexes is None
     if name == "name":
         return not named
+    if name == "framework":
+        return options.framework is None and options.least is None and options.most is None
     return getattr(options, name) in (None, {})
 
 

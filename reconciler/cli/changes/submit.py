@@ -183,6 +183,12 @@ def submit(
     output: job_fields.OutputFile = None,
     error: job_fields.ErrorFile = None,
     fields: job_fields.Fields = None,
+    ignore_sbatch: Annotated[
+        bool,
+        typer.Option(
+            "--ignore-sbatch", help="Submit though #SBATCH lines ask for what nothing here does."
+        ),
+    ] = False,
     dry_run: DryRun = False,
     clone: Clone = None,
     with_local: WithLocal = False,
@@ -250,7 +256,7 @@ def submit(
             fields=job_fields.fields_of(given),
             written=job_fields.written_fields(fields),
         )
-        options = sbatch_lines.fill(options, named=name is not None)
+        options = sbatch_lines.fill(options, named=name is not None, others=ignore_sbatch)
         submit_options.require_values(job_document.job_text(options), problems)
         text = job_document.job_text(submit_surroundings.with_place(options, mark=not dry_run))
         submissions = [change_requests.Submit(text, context.identity(clone))]

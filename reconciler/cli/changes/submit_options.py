@@ -134,6 +134,17 @@ def _as_command(at: typer.Context, words: list[str]) -> str:
     return shlex.join(["muster", "submit", *options, "--", program, *rest])
 
 
+#: Programs that run files of other languages than the shell's.
+_INTERPRETERS = {
+    ".py": "python3",
+    ".pl": "perl",
+    ".r": "Rscript",
+    ".jl": "julia",
+    ".rb": "ruby",
+    ".js": "node",
+}
+
+
 def _script_text(at: typer.Context, words: list[str]) -> str:
     """Return the text of the script that the first word names. Exit if it is no text."""
     path = Path(words[0])
@@ -148,6 +159,14 @@ def _script_text(at: typer.Context, words: list[str]) -> str:
         program = shlex.join(["muster", "submit", "--", f"./{path}", *words[1:]])
         terminal.fail(
             f"{path} {what}", terminal.USAGE, [f"To run a program that nodes have: {program}"]
+        )
+    program = _INTERPRETERS.get(path.suffix.lower())
+    if program is not None and not text.startswith("#!"):
+        meant = shlex.join(["muster", "submit", "--", program, *words])
+        terminal.fail(
+            f"{path} has no first line such as `#!/usr/bin/env {program}`, so a shell would run it",
+            terminal.USAGE,
+            [f"To run it by {program}: {meant}"],
         )
     if taken := [word for word in words[1:] if _option(at, word) is not None]:
         before = shlex.join(["muster", "submit", "OPTIONS", *words[:1]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import ssl
@@ -58,7 +59,11 @@ def run(
         return asyncio.run(forward.serve(begun))
     except OSError as error:
         where = wanted.socket or f"{wanted.address}:{wanted.local_port}"
-        terminal.note(f"muster: can't listen on {where}: {error.strerror or error}")
+        hint = ""
+        if error.errno == errno.EADDRINUSE and wanted.socket is None:
+            other = f"1{wanted.port:04d}"[-5:]
+            hint = f". To fix: another port here, such as muster forward JOB {other}:{wanted.port}"
+        terminal.note(f"muster: can't listen on {where}: {os.strerror(error.errno or 0)}{hint}")
         return FAILED
 
 

@@ -22,6 +22,7 @@ from reconciler.cli import (
     retries,
     terminal,
 )
+from reconciler.cli.changes import job_selection
 from reconciler.cli.jobs import explain_start
 from reconciler.model.values import quantities
 from reconciler.operations.changes import held_changes
@@ -225,7 +226,9 @@ def wait(
     names: Annotated[
         list[str],
         typer.Argument(
-            help="Names of jobs.", autocompletion=completion.jobs, callback=context.require_name
+            help="Names of jobs; * and ? stand for any text in those that there are.",
+            autocompletion=completion.jobs,
+            callback=context.require_name,
         ),
     ],
     *,
@@ -253,12 +256,15 @@ def wait(
     come back within a minute.
 
     Example: muster wait train evaluate --timeout 2h
+
+    Example: muster wait 'sweep-*'
     """
     timeout_s = context.parse_seconds("--timeout", timeout) if timeout else None
     array_elements.require_whole_jobs("wait", names)
     ends_at = None if timeout_s is None else time.monotonic() + timeout_s
     span = "" if timeout_s is None else quantities.format_duration(timeout_s)
     with context.controller(server, token_file) as api:
+        names = job_selection.expanded(api, names)
         try:
             patient = retries.Patient(api, ends_at=ends_at)
             failed, stuck = _ended_badly(patient, names, until, ends_at, span)

@@ -323,7 +323,7 @@ def _in_clone(
             return submission.submit(change, clone, dry_run=dry_run, standing=standing)
         if isinstance(change, change_requests.DrainRequest):
             return _drain(change, clone, dry_run=dry_run)
-        if change.verb in {"hold", "rerun"} and endpoint is not None:
+        if endpoint is not None:
             _require_state(change, clone, endpoint)
         message = _told(change, dry_run=dry_run) + _resuming(change, clone)
         held_at = _held_at(change.name, target.standing)
@@ -385,9 +385,10 @@ def _told(change: change_requests.Act | change_requests.DrainRequest, *, dry_run
     """Return the message of a verb that succeeded."""
     verb = change.verb
     if isinstance(change, change_requests.Act) and change.elements:
-        done = change_requests.DONE_TO_ELEMENTS[verb]
+        is_one = verb == "rerun" and change.elements.isdecimal() and not dry_run
+        done = "runs again" if is_one else change_requests.DONE_TO_ELEMENTS[verb]
         would = ("would " if verb == "rerun" else "would be ") if dry_run else ""
-        return f"elements {change.elements} {would}{done}"
+        return f"{array_edits.counted(change.elements)} {would}{done}"
     if not dry_run:
         return change_requests.DONE[verb]
     return "would run again" if verb == "rerun" else f"would be {change_requests.DONE[verb]}"
@@ -412,7 +413,7 @@ def _require_state(
         ConflictError: elements of it are alive.
     """
     name = change.name
-    if change.verb == "rerun" and not change.elements:
+    if change.verb != "hold" and (change.verb == "release" or not change.elements):
         return
     run = rerun_edit.run_of(clone.files.document("Job", name))
     try:
@@ -425,7 +426,7 @@ def _require_state(
     if known["run"] == run and change.verb == "rerun":
         pusher.require_elements_over(name, last)
     elif known["run"] == run and is_over:
-        raise change_requests.ChangeError(pusher.finished(name, last))
+        raise change_requests.ChangeError(pusher.finished(name, last, change.verb))
 
 
 def _held_at(digest: str, told: Mapping[str, Any] | None) -> str:

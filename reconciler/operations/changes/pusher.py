@@ -213,6 +213,8 @@ class GitPusher:
             return requests.Approve(name, author, reason, self._held_at(name))
         if change.elements and change.verb in array_edits.EDITS:
             edit = array_edits.edit(change.verb, change.elements)
+            if change.verb != "release":
+                edit = self._of_live_run(name, change.verb, edit)
             return requests.ReviseObject("Job", name, edit, author, reason, subject, below)
         if change.verb == "cancel":
             return requests.RemoveObject("Job", name, author, reason, subject, below, "all")
@@ -228,7 +230,7 @@ class GitPusher:
             return requests.EditObject(kind, found, fields, author, reason, subject)
         revise: Callable[[_Document], requests.Fields] = release_fields
         if change.verb == "hold":
-            revise = self._holding(name, reason)
+            revise = self._of_live_run(name, "hold", lambda one: hold_fields(one, reason))
         elif change.verb == "rerun":
             revise = rerun_edit.Rerun(fresh=change.fresh, elements=change.elements)
             if change.elements:
@@ -293,20 +295,25 @@ class GitPusher:
         hint = suggestions.hint(node, (name for names in pools.values() for name in names))
         raise requests.MissingTargetError(f"there is no Node/{node} in any pool{hint}")
 
-    def _holding(self, name: str, reason: str) -> Callable[[_Document], requests.Fields]:
+    def _of_live_run(
+        self, name: str, verb: str, edit: Callable[[_Document], requests.Fields]
+    ) -> Callable[[_Document], requests.Fields]:
+        """Return an edit that is refused once the run of the document has ended."""
+
         def revise(document: _Document) -> requests.Fields:
             last = self._last_runs(name)
             if last is not None and last.finished_as and last.run == rerun_edit.run_of(document):
-                raise requests.ConflictError(finished(name, last))
-            return hold_fields(document, reason)
+                raise requests.ConflictError(finished(name, last, verb))
+            return edit(document)
 
         return revise
 
 
-def finished(name: str, last: LastRun) -> str:
-    """Return why a run of a job can't be held."""
+def finished(name: str, last: LastRun, verb: str = "hold") -> str:
+    """Return why a run of a job, or elements of it, can't be held or cancelled."""
+    what = "and can't be held" if verb == "hold" else "and nothing of it can be cancelled"
     return (
-        f"run {last.run} of Job/{name} is {last.finished_as} already, and can't be held; "
+        f"run {last.run} of Job/{name} is {last.finished_as} already, {what}; "
         "`muster rerun` starts another"
     )
 

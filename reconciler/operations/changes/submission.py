@@ -97,10 +97,7 @@ def _submit_file(
     for one in jobs:
         present = clone.files.find("Job", one.name)
         if present not in (None, path):
-            raise change_requests.ChangeError(
-                f"a different job {one.name} already exists ({present}). To fix: edit and submit "
-                "that file, or use another name"
-            )
+            raise change_requests.ChangeError(requests.name_is_taken(one.name, str(present)))
     before = clone.files.committed(path)
     submitted = {f"Job/{one.name}" for one in jobs}
     lost = [

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 
 from reconciler import package_data
@@ -133,7 +134,10 @@ def test_lines_of_a_script_become_options_or_are_named(
         ("-N 2", {"count": 2, "placement": "spread"}),
         ("-N2 --ntasks-per-node=4", {"count": 8, "placement": "spread"}),
         ("-n 8", {"count": 8, "placement": None}),
-        ("--gpus-per-task=a100:2 -n 8", {"gpus": 2.0, "count": 8}),
+        ("--gpus-per-task=2 -n 8", {"gpus": 2.0, "count": 8}),
+        # of a model, which no option here asks for
+        ("--gpus-per-task=a100:2 -n 8", {"gpus": None, "count": 8}),
+        ("--gres=gpu:a100:2", {"gpus": None}),
         # of a node, which are not those of each of its tasks
         ("-N 2 -n 8 --gres=gpu:4 --mem=8G", {"gpus": None, "memory": None, "count": 8}),
         ("-N 2 --gres=gpu:4 --mem=8G", {"gpus": 4.0, "memory": "8Gi", "count": 2}),
@@ -144,11 +148,12 @@ def test_lines_of_a_script_become_options_or_are_named(
         ("--job-name=Bad_Name", {"name": "j"}),
         ("--time", {"time_limit": None}),
         ("--mem=all", {"memory": None}),
+        ("--nice", {"framework": "slurm"}),
     ],
 )
 def test_options_of_sbatch(lines: str, expected: dict[str, Any]) -> None:
     options = job_document.JobOptions("j", ("job.sh",), script=f"#!/bin/sh\n#SBATCH {lines}\n")
-    found = sbatch_lines.fill(options, named=False)
+    found = sbatch_lines.fill(options, named=False, others=True)
     assert {name: getattr(found, name) for name in expected} == expected
 
 
@@ -163,9 +168,50 @@ def test_what_is_not_taken_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     lines = ["-N 2 -n 8 --gres=gpu:4", "--array=9-1", "--nice", "'", "word"]
     script = "".join(f"#SBATCH {line}\n" for line in lines)
     options = job_document.JobOptions("j", ("job.sh",), script=f"#!/bin/sh\n{script}")
-    assert sbatch_lines.fill(options, named=False).gpus is None
+    assert sbatch_lines.fill(options, named=False, others=True).gpus is None
     said = " ".join(capsys.readouterr().err.split())
     assert "change nothing: --gres=gpu:4, --array=9-1, --nice, ', word" in said
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("-d afterok:123", "--dependency=afterok:123"),
+        ("--begin=now+1hour", "--begin=now+1hour"),
+        ("--mem-per-cpu=4G", "--mem-per-cpu=4G"),
+        ("--constraint=a100", "--constraint=a100"),
+        ("-w node7", "-w node7"),
+        ("-N 2 -n 4 --gpus-per-node=2", "--gpus-per-node=2"),
+        ("--gres=gpu:a100:2", "--gres=gpu:a100:2"),
+        ("--nobody-knows=this", "--nobody-knows=this"),
+        ("--mail-type=END --comment=x -q normal", ""),
+        ("--account=lab", ""),
+    ],
+)
+def test_what_a_job_would_go_wrong_without_is_refused(
+    line: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = job_document.JobOptions("j", ("job.sh",), script=f"#!/bin/sh\n#SBATCH {line}\n")
+    if not told:
+        assert sbatch_lines.fill(options, named=False).framework == "slurm"
+        return
+    with pytest.raises(typer.Exit) as left:
+        sbatch_lines.fill(options, named=False)
+    assert left.value.exit_code == terminal.USAGE
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"no option does the same as {told}, and" in said
+    assert "--ignore-sbatch" in said
+
+
+def test_a_script_of_another_language_names_its_program(
+    clone: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (clone / "train.py").write_text("import sys\n")
+    assert _submit("train.py", "--lr", "1e-4") == terminal.USAGE
+    said = " ".join(capsys.readouterr().err.split())
+    assert "muster submit -- python3 train.py --lr 1e-4" in said
+    (clone / "train.py").write_text("#!/usr/bin/env python3\nimport sys\n")
+    assert _submit("train.py") == 0
 
 
 def test_lines_in_yaml_are_named(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
