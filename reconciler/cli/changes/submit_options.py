@@ -160,13 +160,13 @@ def _script_text(at: typer.Context, words: list[str]) -> str:
         terminal.fail(
             f"{path} {what}", terminal.USAGE, [f"To run a program that nodes have: {program}"]
         )
-    program = _INTERPRETERS.get(path.suffix.lower())
-    if program is not None and not text.startswith("#!"):
-        meant = shlex.join(["muster", "submit", "--", program, *words])
+    language = _INTERPRETERS.get(path.suffix.lower())
+    if language is not None and not text.startswith("#!"):
+        meant = shlex.join(["muster", "submit", "--", language, *words])
         terminal.fail(
-            f"{path} has no first line such as `#!/usr/bin/env {program}`, so a shell would run it",
+            f"{path} has no first line like `#!/usr/bin/env {language}`, so a shell would run it",
             terminal.USAGE,
-            [f"To run it by {program}: {meant}"],
+            [f"To run it by {language}: {meant}"],
         )
     if taken := [word for word in words[1:] if _option(at, word) is not None]:
         before = shlex.join(["muster", "submit", "OPTIONS", *words[:1]])
