@@ -6,7 +6,9 @@ Before the first of them the project is compiled, once.
 import compileall
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -38,6 +40,13 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     for package in ("reconciler", "agents", "bench", "tests"):
         compileall.compile_dir(PROJECT / package, quiet=2)
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder with a name that leaves room for Unix sockets, wherever those of pytest are."""
+    with tempfile.TemporaryDirectory(prefix="m", dir="/tmp") as made:
+        yield Path(made)
 
 
 @pytest.fixture(autouse=True)

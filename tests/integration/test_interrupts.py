@@ -146,7 +146,7 @@ def test_a_run_whose_output_nobody_takes(bed: beds.Bed, sink: str, status: int) 
         writes = os.open(sink, os.O_WRONLY)
     try:
         done = subprocess.run(
-            [PROGRAM, "run", "-n", name, "--cpus", "1", "--", "sh", "-c", loop],
+            [PROGRAM, "run", "--name", name, "--cpus", "1", "--", "sh", "-c", loop],
             cwd=bed.folder,
             env=bed.environment,
             stdout=writes,

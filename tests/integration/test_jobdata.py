@@ -100,7 +100,9 @@ def test_a_task_is_heard_and_goes_on_where_it_was(bed: beds.Bed, tmp_path: Path)
     lines = drawn.stdout.splitlines()
     assert lines[0] == "loss: 0.25 now, over steps"
     assert max(map(len, lines)) <= 80
-    assert lines[-1].split() == ["1", "40"]
+    axis, mark = lines[-2:]
+    assert axis.split() == ["1", "40"]
+    assert mark.startswith("┊ try 2 from step 21, after status 1")
     picture = tmp_path / "loss.png"
     assert muster(bed, "plot", "train", "--png", str(picture)).returncode == 0
     assert picture.read_bytes().startswith(b"\x89PNG")

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from reconciler.model import desired
-from reconciler.model.observed import health_checks, storage
+from reconciler.model.observed import health_checks, output_files, storage
 from reconciler.model.policy import access
 from reconciler.model.values import hostlists, quantities, times
 from reconciler.model.values.resources import Resources
@@ -269,6 +269,9 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Job, "parallelism"): ("array.parallelism", None),
     (desired.Job, "deadline"): ("deadline", times.format_time),
     (desired.Job, "grace_s"): ("terminationGrace", _duration),
+    (output_files.OutputFiles, "output"): ("/output", _unless_empty),
+    (output_files.OutputFiles, "error"): ("/error", _unless_empty),
+    (output_files.OutputFiles, "appends"): ("/openMode", _choice("append", "truncate")),
     (desired.Checkpoint, "before_limit_s"): ("signalBeforeLimit", _unless_zero(_duration)),
     (desired.Checkpoint, "requeues"): ("requeueOnTimeLimit", None),
     (desired.Job, "node_preferences"): ("affinity.nodes", None),

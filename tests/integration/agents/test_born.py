@@ -43,7 +43,7 @@ with open(read) as stream:
     said = stream.read()
 _, status = os.waitpid(pid, 0)
 own = open("/proc/self/cgroup").read()
-folders = dict(made._groups["one.1"].folders)
+folders = dict(made.groups["one.1"].folders)
 ended = made.close("one.1", contained=False)
 made.leave()
 print(json.dumps({

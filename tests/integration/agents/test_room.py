@@ -83,9 +83,9 @@ def test_a_check_beforehand_says_the_same(tmp_path: Path) -> None:
 #: made, or it finds no room itself.
 @pytest.mark.parametrize("files", [15, 17, 18])
 def test_a_supervisor_that_finds_no_room_is_told_about_and_follows(
-    tmp_path: Path, files: int
+    short_folder: Path, files: int
 ) -> None:
-    with disk(tmp_path / "disk", f"size=8m,nr_inodes={files}") as place:
+    with disk(short_folder / "disk", f"size=8m,nr_inodes={files}") as place:
         begun = agent(place / "root")
         assert begun.stderr is not None
         try:

@@ -269,7 +269,7 @@ def test_a_daemon_stays_until_it_is_not_needed(
 
 
 def test_a_daemon_of_mps_and_all_it_has_started_goes_with_the_last_task(
-    users: user_commands.UserCommands, tmp_path: Path, bed: Bed
+    users: user_commands.UserCommands, tmp_path: Path, short_folder: Path, bed: Bed
 ) -> None:
     """By a stand-in that ends nothing when it is told to."""
     folder = tmp_path / "own"
@@ -278,9 +278,8 @@ def test_a_daemon_of_mps_and_all_it_has_started_goes_with_the_last_task(
     pids = folder / "pids"
     text = f"if [ $# -gt 0 ]; then {DAEMON.format(pids=pids)}\nfi\n[ -s {pids} ]\n"
     control = program(tmp_path / "nvidia-cuda-mps-control", text)
-    root = tmp_path / "m"
-    root.mkdir()
-    daemons = mps.MpsDaemons(root / "mps", users, str(control))
+    short_folder.chmod(0o711)
+    daemons = mps.MpsDaemons(short_folder / "mps", users, str(control))
     share = mps.MpsShare(0, "GPU-a", {"uid": USER.uid, "gid": USER.gid, "groups": []})
     for name in ("a.1", "a.2"):
         daemons.want(name, share)

@@ -51,8 +51,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+def bench(short_folder: Path) -> Bench:
+    return Bench(short_folder)
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -98,15 +98,14 @@ def test_another_agent_finds_them_again(bench: Bench) -> None:
     until(lambda: not bench.runs())
 
 
-def test_what_can_not_be_had_says_why(bench: Bench, tmp_path: Path) -> None:
+def test_what_can_not_be_had_says_why(bench: Bench, tmp_path: Path, short_folder: Path) -> None:
     bench.broken.touch()
     daemons = bench.daemons()
     with pytest.raises(mps.MpsError, match=r"MPS on GPU 0: .* ended with status 3"):
         daemons.want("a", ONE)
     assert not daemons._folder_of_attempt
-    (tmp_path / "other").mkdir()
     with pytest.raises(mps.MpsError, match="is not installed"):
-        mps.MpsDaemons(tmp_path / "other" / "mps", NOBODYS, "/nowhere/control").want("a", ONE)
+        mps.MpsDaemons(short_folder / "mps", NOBODYS, "/nowhere/control").want("a", ONE)
     (tmp_path / ("x" * 100)).mkdir()
     with pytest.raises(mps.MpsError, match="too long for sockets"):
         mps.MpsDaemons(tmp_path / ("x" * 100) / "mps", NOBODYS, str(bench.program)).want("a", ONE)
