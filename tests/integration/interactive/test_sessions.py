@@ -100,13 +100,13 @@ def test_a_terminal_has_size_keys_and_an_end(bed: beds.Bed) -> None:
         person.type("until stty size | grep '44 9[9]'; do sleep 0.1; done\r")
         person.sees("\r\n44 99\r\n")
         # Ctrl-C ends what runs in the foreground, not the session
-        person.type("echo begun; cat; echo ended $?\r")
-        person.sees("\r\nbegun\r\n")
+        person.type("echo be''gun; cat; echo ended $?\r")  # what is typed is shown as well
+        person.sees("begun\r\n")
         person.type("typed\r")
         person.sees("typed\r\ntyped\r\n")
         person.type("\x03")
         person.sees("^C")
-        person.type("echo still here\r")
+        person.type("echo still he''re\r")
         person.sees("still here\r\n")
         person.type("exit 3\r")
         assert person.leaves() == 3
