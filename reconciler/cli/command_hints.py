@@ -82,6 +82,10 @@ OTHER_WORDS: dict[str, str] = {
     "restart": "muster rerun JOB",
     "cordon": "muster drain NODE --reason WHY",
     "uncordon": "muster undrain NODE",
+    "notebook": "muster submit --name lab -- jupyter lab --no-browser --port 8888, then "
+    "muster forward lab 8888",
+    "jupyter": "muster submit --name lab -- jupyter lab --no-browser --port 8888, then "
+    "muster forward lab 8888",
     "config": "muster schema cluster (settings are YAML in git), muster doctor",
     "update": "edit the YAML file and commit it; for a job, muster submit FILE.yaml commits it",
     "ui": "muster top, or Grafana for dashboards",
@@ -159,6 +163,7 @@ OTHER_OPTIONS: dict[str, tuple[str, ...]] = {
     "--dependency": ("--depends",),
     "--depends-on": ("--depends",),
     "--after": ("--depends",),
+    "--afterok": ("--depends",),
     "-d": ("--depends",),
     "--workdir": ("--chdir",),
     "-D": ("--chdir",),
@@ -176,19 +181,16 @@ OPTION_ADVICE: dict[str, str] = {
     "-w": "to follow changes: muster top, muster events -w",
     "--json": "for JSON: -o json",
     "--wrap": "write the command after --, such as: -- sh -c 'COMMAND'",
-    "--after": "dependencies are in YAML: muster schema job.spec.dependsOn",
-    "--afterok": "dependencies are in YAML: muster schema job.spec.dependsOn",
-    "--requeue": "retries are in YAML: muster schema job.spec.retries",
     "--yaml": "for YAML: -o yaml",
     "--wide": "for more columns: -o wide",
     "--all-namespaces": "all queues are listed without it",
-    "--container-image": "containers are in YAML: muster schema job.spec.container",
-    "--image": "containers are in YAML: muster schema job.spec.container",
-    "--dependency": "dependencies are in YAML: muster schema job.spec.dependsOn",
+    "--container-image": "containers are for jobs: muster submit --image",
+    "--image": "containers are for jobs: muster submit --image",
+    "--dependency": "dependencies are for jobs: muster submit --depends",
     "--owner": "the owner is your git identity",
     "--begin": "jobs start when there is room; to let one wait: --hold, then muster release JOB",
-    "--env": "variables are in YAML: muster schema job.spec.env",
-    "--export": "variables are in YAML: muster schema job.spec.env",
+    "--env": "variables are for jobs: muster submit --env",
+    "--export": "variables are for jobs: muster submit --export",
 }
 #: Commands that take no further word, and where that word belongs.
 EXTRA_WORD_ADVICE: dict[str, str] = {

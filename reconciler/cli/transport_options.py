@@ -13,11 +13,11 @@ from reconciler.operations.client import endpoints
 
 
 def apply(command: Any) -> None:
-    """Add the options to a command that takes ``--server``, and to all commands below it."""
+    """Add the options to a command that takes ``--token-file``, and to all commands below it."""
     for below in getattr(command, "commands", {}).values():
         apply(below)
     places = [at for at, one in enumerate(command.params) if "--token-file" in one.opts]
-    if places and any("--server" in one.opts for one in command.params):
+    if places:
         command.params[places[0] + 1 : places[0] + 1] = [_ca(), _insecure()]
 
 

@@ -387,4 +387,6 @@ def play(folder: Path, *, keep: bool) -> int:
             signal.signal(number, handler)
     sys.stdout.write(f"\n{'All of it is done' if code == 0 else 'Not all was done'}")
     sys.stdout.write(f" in {time.monotonic() - began:.0f} s.\n")
+    if code == 0 and not keep:
+        sys.stdout.write("To try the commands: muster demo --keep leaves the cluster running.\n")
     return code

@@ -148,7 +148,7 @@ def test_who_logs_in_needs_no_folder_and_a_doctor_tells_what_is_left(
     assert not (tmp_path / "config").exists()
     kept = endpoints.find(None, None, up.folder).token_file
     assert kept is not None
-    done = muster(tmp_path, "login", url, "--token-from", kept)
+    done = muster(tmp_path, "login", url, "--token-file", kept)
     assert done.returncode == 0, done.stderr
     mine = muster(tmp_path, "whoami", "-o", "json")
     assert json.loads(mine.stdout)["role"] == "admin", mine.stderr

@@ -105,7 +105,7 @@ CALLS = {
     "resume": [["resume", f"x{EVIL}"]],
     "run": [["run", "--queue", f"x{EVIL}", "--", "true"]],
     "demo": [["demo", f"x{EVIL}"]],
-    "login": [["login", f"x{EVIL}"], ["login", "http://127.0.0.1:9", "--token-from", f"x{EVIL}"]],
+    "login": [["login", f"x{EVIL}"], ["login", "http://127.0.0.1:9", "--token-file", f"x{EVIL}"]],
     "logout": [["logout"]],
     "whoami": [["whoami"]],
     "notify": [

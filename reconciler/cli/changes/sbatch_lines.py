@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from reconciler.cli import terminal
-from reconciler.cli.changes import submit_options
+from reconciler.cli.changes import slurm_options, submit_options
 from reconciler.model.observed import output_files
 from reconciler.model.values.text_lines import split_lines
 
@@ -61,7 +61,6 @@ _IDLE = frozenset(
         *("acctg-freq", "oversubscribe", "s", "overcommit", "O", "ntasks-per-core"),
     }
 )
-_GPUS = re.compile(r"(gpu:)?(?P<count>\d+)")
 _NUMBER = re.compile(r"\d+")
 
 
@@ -222,21 +221,18 @@ def _is_number(written: Mapping[str, str], name: str) -> bool:
 
 def _gpus(value: str, written: Mapping[str, str]) -> dict[str, object]:
     """Return the GPUs of a task, where that is what a node's are."""
-    found = _GPUS.fullmatch(value)
-    return {"gpus": float(found["count"])} if found and _is_one_per_node(written) else {}
+    return _gpus_of_task(value, written) if _is_one_per_node(written) else {}
 
 
 def _gpus_of_task(value: str, _: Mapping[str, str]) -> dict[str, object]:
-    found = _GPUS.fullmatch(value)
-    return {"gpus": float(found["count"])} if found else {}
+    found = slurm_options.gpu_count(value)
+    return {"gpus": float(found)} if found else {}
 
 
 def _memory(value: str, written: Mapping[str, str]) -> dict[str, object]:
-    """Return the memory of a task, which sbatch counts in mebibytes."""
-    found = re.fullmatch(r"(?P<amount>\d+)(?P<unit>[KMGT]?)B?", value, re.IGNORECASE)
-    if found is None or not int(found["amount"]) or not _is_one_per_node(written):
-        return {}
-    return {"memory": f"{found['amount']}{(found['unit'] or 'M').upper()}i"}
+    """Return the memory of a task, where that is what a node's is."""
+    found = slurm_options.memory_amount(value)
+    return {"memory": found} if found and _is_one_per_node(written) else {}
 
 
 def _time(value: str, _: Mapping[str, str]) -> dict[str, object]:

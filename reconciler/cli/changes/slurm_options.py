@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from reconciler.cli import terminal
 
 _GPUS = re.compile(r"(gpu:)?(?P<count>\d+)")
-_MEMORY = re.compile(r"(?P<amount>\d+)(?P<unit>[KMGT]?)", re.IGNORECASE)
+_MEMORY = re.compile(r"(?P<amount>\d*[1-9]\d*)(?P<unit>[KMGT]?)B?", re.IGNORECASE)
 #: With more tasks than nodes, amounts of a node are not those of a task.
 _TASKS = frozenset({"--ntasks", "--tasks", "-n", "--max"})
 
@@ -21,13 +21,17 @@ class _Alias(NamedTuple):
     of_node: bool = False
 
 
-def _gpus(value: str) -> str | None:
+def gpu_count(value: str) -> str | None:
+    """Return a number of GPUs, as in `gpu:2`; None if a model is named, which is none here."""
     found = _GPUS.fullmatch(value)
     return found["count"] if found else None
 
 
-def _memory(value: str) -> str | None:
-    """Return an amount in units of 1024, as Slurm counts; a bare number is mebibytes."""
+def memory_amount(value: str) -> str | None:
+    """Return an amount in units of 1024, as Slurm counts; a bare number is mebibytes.
+
+    None if it is none, or 0, which is all memory of a node to Slurm.
+    """
     found = _MEMORY.fullmatch(value)
     return f"{found['amount']}{(found['unit'] or 'M').upper()}i" if found else None
 
@@ -39,10 +43,10 @@ _ALIASES: Mapping[str, _Alias] = MappingProxyType(
         "--job-name": _Alias("--name"),
         "--ntasks": _Alias("--tasks"),
         "--cpus-per-task": _Alias("--cpus"),
-        "--gpus-per-task": _Alias("--gpus", _gpus),
-        "--gpus-per-node": _Alias("--gpus", _gpus, of_node=True),
-        "--gres": _Alias("--gpus", _gpus, of_node=True),
-        "--mem": _Alias("--memory", _memory, of_node=True),
+        "--gpus-per-task": _Alias("--gpus", gpu_count),
+        "--gpus-per-node": _Alias("--gpus", gpu_count, of_node=True),
+        "--gres": _Alias("--gpus", gpu_count, of_node=True),
+        "--mem": _Alias("--memory", memory_amount, of_node=True),
         "--output": _Alias("--output-file"),
         "--error": _Alias("--error-file"),
     }

@@ -11,10 +11,10 @@ import typer
 from reconciler.cli import context, lazy_import, terminal
 
 if TYPE_CHECKING:
-    from reconciler.operations.doctor import examination, sights
+    from reconciler.operations.doctor import examination, facts
 else:
     examination = lazy_import.module("reconciler.operations.doctor.examination")
-    sights = lazy_import.module("reconciler.operations.doctor.sights")
+    facts = lazy_import.module("reconciler.operations.doctor.facts")
 
 
 def register(app: typer.Typer) -> None:
@@ -35,7 +35,7 @@ def doctor(
 
     Example: muster doctor
     """
-    lines = examination.examine(sights.look(server, token_file, Path.cwd()))
+    lines = examination.examine(facts.gather(server, token_file, Path.cwd()))
     is_wrong = examination.worst(lines) == "wrong"
     if output in (terminal.Output.JSON, terminal.Output.YAML):
         terminal.print_document({"items": [msgspec.to_builtins(one) for one in lines]}, output)

@@ -35,20 +35,12 @@ def login(
         str, typer.Argument(help="URL of the controller.", callback=context.require_url)
     ],
     *,
-    token_from: Annotated[
+    token_file: Annotated[
         Path | None,
         typer.Option(
-            "--token-from",
+            "--token-file",
             metavar="FILE",
             help="File with the token. Default: it is asked for, or read from stdin.",
-        ),
-    ] = None,
-    ca: Annotated[
-        Path | None,
-        typer.Option(
-            "--ca",
-            metavar="FILE",
-            help="CA of the controller's certificate, PEM. Default: those of this machine.",
         ),
     ] = None,
 ) -> None:
@@ -59,12 +51,12 @@ def login(
 
     Example: muster login https://muster.example.org:7420
 
-    Example: muster login https://muster.example.org:7420 --token-from ~/token
+    Example: muster login https://muster.example.org:7420 --token-file ~/token
     """
     try:
-        token = endpoints.read_token(token_from) if token_from is not None else _asked_for()
-        ca_file = None if ca is None else str(ca)
-        answer = _tried(url, token, ca_file or os.environ.get(endpoints.CA_VARIABLE) or None)
+        token = endpoints.read_token(token_file) if token_file is not None else _asked_for()
+        ca_file = os.environ.get(endpoints.CA_VARIABLE) or None
+        answer = _tried(url, token, ca_file)
         kept = endpoints.log_in(url, token, ca_file)
     except (endpoints.EndpointError, OSError) as error:
         terminal.fail(str(error))
@@ -125,7 +117,7 @@ def _asked_for() -> str:
     if not token or not token.isprintable() or " " in token:
         raise endpoints.EndpointError(
             "no token came; expected one word. To fix: ask who runs the controller for one (muster "
-            "token create), and paste it here, or name its file with --token-from"
+            "token create), and paste it here, or name its file with --token-file"
         )
     return token
 

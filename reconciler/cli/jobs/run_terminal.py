@@ -24,8 +24,6 @@ Json = Any
 SHELLS = frozenset({"bash", "sh", "zsh", "fish", "dash", "ksh", "csh", "tcsh"})
 #: How long the job waits for its terminal.
 COME_S = 120
-#: States of a job without running tasks.
-_NOT_STARTED = ("Pending", "Held")
 #: The job: it waits until the command has opened the pipe, and then until nobody has it open:
 #: its end would end a session that has only just written its status. The second line that came is
 #: the status; without one the command was ended with its session.

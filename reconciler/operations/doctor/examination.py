@@ -29,7 +29,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     to_fix: str = ""
 
 
-class Sight(msgspec.Struct, frozen=True, kw_only=True):
+class DoctorFacts(msgspec.Struct, frozen=True, kw_only=True):
     """All that was seen.
 
     Attributes:
@@ -63,7 +63,7 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
 
 
-def examine(seen: Sight) -> list[Diagnosis]:
+def examine(seen: DoctorFacts) -> list[Diagnosis]:
     """Return a line for each part."""
     lines = [_controller(seen)]
     if seen.answer is not None or seen.token_problem:
@@ -73,7 +73,7 @@ def examine(seen: Sight) -> list[Diagnosis]:
     return [*lines, _git(seen), _python(seen)]
 
 
-def _controller(seen: Sight) -> Diagnosis:
+def _controller(seen: DoctorFacts) -> Diagnosis:
     part = "controller"
     if not seen.url:
         fix = "muster login URL for your cluster's, or muster up for one on this machine"
@@ -95,7 +95,7 @@ def _controller(seen: Sight) -> Diagnosis:
     return Diagnosis("ok", part, f"{where}, version {theirs}")
 
 
-def _token(seen: Sight) -> Diagnosis:
+def _token(seen: DoctorFacts) -> Diagnosis:
     part = "token"
     if seen.token_problem:
         fix = "muster login URL with a token from who runs the controller (muster token create)"
@@ -107,7 +107,7 @@ def _token(seen: Sight) -> Diagnosis:
     return Diagnosis("ok", part, text)
 
 
-def _clock(seen: Sight) -> Diagnosis:
+def _clock(seen: DoctorFacts) -> Diagnosis:
     if abs(seen.skew_s) <= SKEW_S_MAX:
         return Diagnosis("ok", "clock", "as the controller's")
     way = "ahead of" if seen.skew_s > 0 else "behind"
@@ -115,7 +115,7 @@ def _clock(seen: Sight) -> Diagnosis:
     return Diagnosis("wrong", "clock", text, "set it by NTP (timedatectl set-ntp true)")
 
 
-def _nodes(seen: Sight) -> Diagnosis:
+def _nodes(seen: DoctorFacts) -> Diagnosis:
     part = "nodes"
     states = Counter(str(node["state"]) for node in seen.nodes)
     if not states:
@@ -127,7 +127,7 @@ def _nodes(seen: Sight) -> Diagnosis:
     return Diagnosis("ok", part, text)
 
 
-def _access(seen: Sight) -> Diagnosis:
+def _access(seen: DoctorFacts) -> Diagnosis:
     part, whose = "access", seen.answer["identity"]
     if not whose["isListed"]:
         fix = "ask for an identity in Access, if something is refused"
@@ -137,7 +137,7 @@ def _access(seen: Sight) -> Diagnosis:
     return Diagnosis("ok", part, f"{roles}; {user}")
 
 
-def _git(seen: Sight) -> Diagnosis:
+def _git(seen: DoctorFacts) -> Diagnosis:
     part = "git"
     if seen.git_email is None:
         fix = "git config --global user.email YOU@EXAMPLE.ORG"
@@ -159,7 +159,7 @@ def _git(seen: Sight) -> Diagnosis:
     return Diagnosis("ok", part, seen.git_email)
 
 
-def _python(seen: Sight) -> Diagnosis:
+def _python(seen: DoctorFacts) -> Diagnosis:
     if seen.python is not None:
         return Diagnosis("ok", "python", f"jobs use {seen.python}, where a node has it")
     why = "this is Muster's own, which no job gets" if seen.is_own_python else "none is active"

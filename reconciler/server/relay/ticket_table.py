@@ -4,8 +4,6 @@ import hashlib
 from collections.abc import Iterator
 from typing import Literal
 
-import msgspec
-
 from reconciler.model.protocol import session_messages
 from reconciler.server.relay.relay_messages import SessionGrant
 
@@ -112,10 +110,3 @@ class TicketTable:
 def hash_of(ticket: str) -> bytes:
     """Return by what a ticket is known where it is not used."""
     return hashlib.sha256(ticket.encode(errors="replace")).digest()
-
-
-class NewTickets(msgspec.Struct, frozen=True):
-    """The two tickets of a session."""
-
-    person: str
-    node: str

@@ -13,7 +13,7 @@ LOOKED_UP = frozenset(
     {
         *("--reason", "--clone", "--token-file", "--ca", "--folder", "--file", "--repo", "--path"),
         *("--branch", "--head", "--base", "--against", "--owner", "--job", "--node", "--pool"),
-        *("--object", "--person", "--token-from", "--chdir"),
+        *("--object", "--person", "--chdir"),
         *("--queue", "--priority-class", "--task", "--metric", "--prices", "--png", "--html"),
         *("--provisioners", "--secrets", "--notify-secrets", "--out"),
     }

@@ -15,7 +15,7 @@ ADA = {
     "verification": "off",
 }
 ANSWER = {"identity": ADA, "role": "user", "expiresAt": None, "version": "1", "ready": True}
-WELL = examination.Sight(
+WELL = examination.DoctorFacts(
     url="https://c:7420",
     source="by muster login",
     answer=ANSWER,
@@ -27,15 +27,15 @@ WELL = examination.Sight(
 NOWHERE = msgspec.structs.replace(WELL, url="", answer=None, nodes=())
 
 
-def _answered(**changes: object) -> examination.Sight:
+def _answered(**changes: object) -> examination.DoctorFacts:
     return msgspec.structs.replace(WELL, answer={**ANSWER, **changes})
 
 
-def _of(**changes: object) -> examination.Sight:
+def _of(**changes: object) -> examination.DoctorFacts:
     return _answered(identity={**ADA, **changes})
 
 
-def _seen(**changes: object) -> examination.Sight:
+def _seen(**changes: object) -> examination.DoctorFacts:
     return msgspec.structs.replace(WELL, **changes)
 
 
@@ -67,7 +67,7 @@ def _seen(**changes: object) -> examination.Sight:
     ],
 )
 def test_each_fault_is_told_once_with_what_to_do(
-    seen: examination.Sight, verdict: examination.Verdict, part: str, says: str
+    seen: examination.DoctorFacts, verdict: examination.Verdict, part: str, says: str
 ) -> None:
     lines = examination.examine(seen)
     (found,) = [one for one in lines if one.verdict != "ok" and one.part == part]

@@ -21,14 +21,14 @@ Json = Any
 ANSWER_S = 10.0
 
 
-def look(
+def gather(
     server: str | None,
     token_file: str | None,
     here: Path,
     *,
     environment: Mapping[str, str] = os.environ,
     wall: Callable[[], float] = time.time,
-) -> examination.Sight:
+) -> examination.DoctorFacts:
     """Return what is seen from a folder.
 
     Args:
@@ -38,7 +38,7 @@ def look(
         wall: seconds since the epoch.
     """
     around = submit_folder.around(environment, sys.prefix)
-    seen = examination.Sight(
+    seen = examination.DoctorFacts(
         url="",
         source="",
         git_email=local_git.user_email(here),
@@ -57,8 +57,8 @@ def look(
 
 
 def _asked(
-    seen: examination.Sight, endpoint: endpoints.Endpoint, wall: Callable[[], float]
-) -> examination.Sight:
+    seen: examination.DoctorFacts, endpoint: endpoints.Endpoint, wall: Callable[[], float]
+) -> examination.DoctorFacts:
     """Return what is seen with what the controller answers."""
     try:
         with api_client.ApiClient(endpoint, timeout_s=ANSWER_S) as api:
