@@ -152,6 +152,8 @@ def test_who_logs_in_needs_no_folder_and_a_doctor_tells_what_is_left(
     assert done.returncode == 0, done.stderr
     mine = muster(tmp_path, "whoami", "-o", "json")
     assert json.loads(mine.stdout)["role"] == "admin", mine.stderr
+    ran = muster(tmp_path, "run", "--name", "first", "--", "true")  # a node has joined then
+    assert ran.returncode == 0, ran.stderr
     well = muster(tmp_path, "doctor")
     assert well.returncode == 0, well.stdout + well.stderr
     assert re.search(r"nodes       \d Ready", well.stdout), well.stdout
