@@ -16,7 +16,7 @@ from enum import StrEnum
 
 import msgspec
 
-from bench import moment
+from bench import moment, quota_moment
 from bench.tryout import WHOLE
 from reconciler.model import desired
 from reconciler.model.state import pending_reasons, records
@@ -52,7 +52,7 @@ class Finding(msgspec.Struct, frozen=True):
     because: str = ""
 
 
-class Checker(moment.Moment):
+class Checker(quota_moment.QuotaMoment):
     """The reasons of one moment."""
 
     def __init__(self, seen: moment.Seen) -> None:
@@ -247,8 +247,10 @@ class Checker(moment.Moment):
             after = zip(used[queue.name], asked, bounds, strict=True)
             if any(b is not None and more and has + more > b for has, more, b in after):
                 return None
-        quotas = [quota for quota in self._quotas(spec) if f"Quota {quota.name} " in reason.message]
-        if any(self._over_quota(quota, record) for quota in quotas):
+        quotas = [
+            quota for quota in self.quotas_of(spec) if f"Quota {quota.name} " in reason.message
+        ]
+        if any(self.over_quota(quota, record) for quota in quotas):
             return None
         if self._over_in_pool(spec, asked, reason.message):
             return None
@@ -284,76 +286,8 @@ class Checker(moment.Moment):
         record = self.seen.job_records[attempt.job]
         return {queue.name for queue in self.path(record.spec.queue)}
 
-    def _quotas(self, spec: desired.Job) -> list[desired.Quota]:
-        above = {queue.name for queue in self.path(spec.queue)}
-        return [
-            quota
-            for quota in self.structure.quotas.values()
-            if (quota.user == spec.owner if quota.user else quota.queue in above)
-        ]
-
-    def _over_quota(self, quota: desired.Quota, record: records.JobRecord) -> bool:
-        """Whether what runs, and what goes before it, leaves a job too little of a quota.
-
-        What goes before it counts whether it starts or not: else it would overtake.
-        """
-        holders = [a for a in self.live if self._counts_for(quota, a)]
-        used = [sum(a.resources.as_vector()[r] for a in holders) for r in range(3)]
-        jobs = {a.job for a in holders}
-        ahead = [r for r in self.seen.job_records.values() if self._goes_before(r, record, quota)]
-        began = {a.job for a in holders if a.assigned_at >= self.seen.now}
-        jobs_ahead = jobs | {one.name for one in ahead}
-        whole = moment.whole(record.spec)
-        for other in ahead:
-            waiting = sum(code == _PENDING for code in other.elements)
-            for resource in range(3):
-                used[resource] += waiting * moment.whole(other.spec)[resource]
-        for resource, more in enumerate(self._let_through(holders)):
-            used[resource] += more
-        if quota.running is not None and len(jobs_ahead - {record.name}) >= quota.running:
-            return True
-        considered = began | {one.name for one in ahead}
-        if quota.pending is not None and len(considered - {record.name}) >= quota.pending:
-            return True
-        bounds = quota.resources.as_vector()
-        return any(
-            bound is not None and asked and taken + asked > bound
-            for bound, asked, taken in zip(bounds, whole, used, strict=True)
-        )
-
-    def _let_through(self, holders: list[records.AttemptRecord]) -> list[int]:
-        """What elements that start in this very cycle counted with for caps, and did not get.
-
-        A cap lets all tasks of an element through before it is known for how many there is room.
-        """
-        older = {(a.job, a.element) for a in holders if a.assigned_at < self.seen.now}
-        rest = [0, 0, 0]
-        begun = set()
-        for attempt in holders:
-            key, spec = (attempt.job, attempt.element), self.spec_of(attempt)
-            if key in older or spec is None:
-                continue
-            whole = moment.whole(spec) if key not in begun else (0, 0, 0)
-            begun.add(key)
-            for resource, has in enumerate(attempt.resources.as_vector()):
-                rest[resource] += whole[resource] - has
-        return rest
-
-    def _counts_for(self, quota: desired.Quota, attempt: records.AttemptRecord) -> bool:
-        spec = self.spec_of(attempt)
-        return spec is not None and quota in self._quotas(spec)
-
-    def _goes_before(
-        self, one: records.JobRecord, other: records.JobRecord, quota: desired.Quota
-    ) -> bool:
-        if one.finished or one.name == other.name or _PENDING not in one.elements:
-            return False
-        first = (-one.spec.priority, one.order) < (-other.spec.priority, other.order)
-        kept = one.name in self.seen.promised
-        return (first or kept) and quota in self._quotas(one.spec)
-
     def _over_budget(self, record: records.JobRecord, reason: pending_reasons.Reason) -> str | None:
-        for quota in self._quotas(record.spec):
+        for quota in self.quotas_of(record.spec):
             if quota.budget_gpu_s is not None and f"Quota {quota.name} " in reason.message:
                 gpus = moment.whole(record.spec)[2] / WHOLE
                 limit_s = min(record.spec.time_limit_s or quota.window_s, quota.window_s)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bench import moment, truth, tryout
+from bench import moment, quota_moment, truth, tryout
 from reconciler.model import desired
 from reconciler.model.state import pending_reasons, records
 from reconciler.model.state.states import EndReason, JobState, NodeState
@@ -230,7 +230,7 @@ def test_every_code_has_its_plant() -> None:
 
 def test_checkers_import_the_model_alone() -> None:
     allowed = {"bench", "bench.tryout", "bench.moment"}
-    for module in (truth, moment, tryout):
+    for module in (truth, moment, quota_moment, tryout):
         tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
         named = {n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
         ours = {name for name in named if name.partition(".")[0] in ("reconciler", "bench")}
@@ -254,5 +254,24 @@ def test_a_cap_lets_all_tasks_of_an_element_through(assigned_at: float, verdict:
             "hog": record(elastic, JobState.STARTING),
             "one": record(one, JobState.PENDING, "key"),
         },
+    )
+    assert found.verdict == verdict, found.because
+
+
+@pytest.mark.parametrize(("queue", "verdict"), [("default", "true"), ("other", "false")])
+def test_what_a_guarantee_covers_goes_before_older_work(queue: str, verdict: str) -> None:
+    """A cap leaves nothing for the older job, as room may come for the guaranteed one first."""
+    late = msgspec.structs.replace(
+        record(job("late", gpu=2, owner="ann", queue=queue), JobState.PENDING), order=2
+    )
+    old = job("old", gpu=1, owner="ann", queue="other")
+    found = judged(
+        old,
+        "OverLimit",
+        "Quota ann limits ann to 2 GPUs: 0 GPUs in use, 2 GPUs left to work before it, 1 asked",
+        job_records={"old": record(old, JobState.PENDING, "key"), "late": late},
+        structure=desired.Structure(
+            pools={"pool": POOL}, queues={**QUEUES, "other": desired.Queue("other")}, quotas=QUOTAS
+        ),
     )
     assert found.verdict == verdict, found.because
