@@ -98,6 +98,8 @@ class Moment:
                 continue
             if any(taint.hard and not spec.tolerates(taint) for taint in pool.taints):
                 continue
+            if (spec.hosts and host.name not in spec.hosts) or host.name in spec.exclude_hosts:
+                continue
             doubtful = host.name in kept or bool(spec.node_selector) or bool(spec.storage)
             root = node.inventory.runs_as_root and not pool.allow_root
             doubtful |= root and spec.owner not in self.structure.unix_users
@@ -238,4 +240,5 @@ def _asked_key(spec: desired.Job) -> object:
         tuple(groups),
         (spec.pools, spec.tolerations, tuple(sorted(spec.node_selector.items())), spec.storage),
         (spec.topology, spec.exclusive, spec.affinities, spec.owner),
+        (spec.hosts, spec.exclude_hosts),
     )

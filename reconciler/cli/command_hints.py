@@ -188,7 +188,6 @@ OPTION_ADVICE: dict[str, str] = {
     "--image": "containers are for jobs: muster submit --image",
     "--dependency": "dependencies are for jobs: muster submit --depends",
     "--owner": "the owner is your git identity",
-    "--begin": "jobs start when there is room; to let one wait: --hold, then muster release JOB",
     "--env": "variables are for jobs: muster submit --env",
     "--export": "variables are for jobs: muster submit --export",
 }

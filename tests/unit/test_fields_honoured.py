@@ -1277,6 +1277,11 @@ TABLE: dict[str, Case] = {
     "Job.spec.nodeSelector": Case(
         ({"pool": "p"}, {"pool": "q"}), reason(), ("Running", "NeverFits"), JOB
     ),
+    "Job.spec.hosts": Case(("p-[0-9]", "q"), reason(), ("Running", "NeverFits"), JOB),
+    "Job.spec.excludeHosts": Case(("q", "p-[0-9]"), reason(), ("Running", "NeverFits"), JOB),
+    "Job.spec.notBefore": Case(
+        ("1970-01-12T13:46:00Z", "1970-01-12T23:00:00Z"), reason(), ("Running", "BackingOff"), JOB
+    ),
     "Job.spec.timeLimit": Case(("1m", "1h"), after(600), ("TimedOut", "Running"), JOB),
     "Job.spec.deadline": Case(
         ("1970-01-12T13:50:00Z", "1970-01-12T23:00:00Z"), after(600), ("TimedOut", "Running"), JOB

@@ -1,12 +1,14 @@
 """Options of `submit` and `run` that set fields of the job, most of them as they stand in YAML."""
 
 import re
+from datetime import datetime
 from typing import Annotated, NamedTuple
 
 import typer
 
 from reconciler.cli import terminal
-from reconciler.model.values import found_values
+from reconciler.cli.changes import local_times
+from reconciler.model.values import found_values, times
 
 Array = Annotated[
     str | None,
@@ -83,6 +85,29 @@ Pools = Annotated[
     list[str] | None,
     typer.Option("--pool", help="Pool that it may run in; can be repeated. Default: any."),
 ]
+Hosts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--node",
+        help="Nodes that it may use: gpu001 or gpu[001-004]; can be repeated. Default: any.",
+    ),
+]
+Excluded = Annotated[
+    list[str] | None,
+    typer.Option("--exclude", help="Nodes that it may not use, in the same form. Default: none."),
+]
+Begin = Annotated[
+    str | None,
+    typer.Option(
+        "--begin",
+        help="Earliest start: 2h (from now), 18:00, 2027-01-31, 2027-01-31T06:00, tomorrow, in "
+        "local time. Default: at once.",
+    ),
+]
+Deadline = Annotated[
+    str | None,
+    typer.Option("--deadline", help="Latest end, in the same form. Default: none."),
+]
 OutputFile = Annotated[
     str | None,
     typer.Option(
@@ -101,8 +126,8 @@ Fields = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="Any other field of the job, as FIELD=VALUE in YAML: deadline=2027-01-31T06:00:00Z, "
-        "retries.backoff=1m; can be repeated. See: muster schema job.spec. Default: none.",
+        help="Any other field of the job, as FIELD=VALUE in YAML: retries.backoff=1m, "
+        "topology.required=rack; can be repeated. See: muster schema job.spec. Default: none.",
     ),
 ]
 _CONDITIONS = {"afterok": "afterOk", "afterany": "afterAny", "afternotok": "afterNotOk"}
@@ -122,6 +147,10 @@ class GivenFields(NamedTuple):
     exclusive: bool
     output: str | None
     error: str | None
+    hosts: list[str] | None
+    excluded: list[str] | None
+    begin: str | None
+    deadline: str | None
 
 
 def fields_of(given: GivenFields) -> dict[str, object]:
@@ -138,8 +167,20 @@ def fields_of(given: GivenFields) -> dict[str, object]:
         "pools": list(given.pools or ()),
         "output": given.output,
         "error": given.error,
+        "hosts": ",".join(given.hosts) if given.hosts else None,
+        "excludeHosts": ",".join(given.excluded) if given.excluded else None,
+        "notBefore": None if given.begin is None else moment("--begin", given.begin),
+        "deadline": (None if given.deadline is None else moment("--deadline", given.deadline)),
     }
     return {path: value for path, value in found.items() if value not in (None, [])}
+
+
+def moment(option: str, written: str) -> str:
+    """Return a moment of local time as documents have it. Exit if it is none."""
+    try:
+        return times.format_time(local_times.parse(written, datetime.now().astimezone()))
+    except ValueError as error:
+        terminal.fail(f"{option}: {error}", terminal.USAGE)
 
 
 def written_fields(words: list[str] | None) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from reconciler.cli import terminal
-from reconciler.cli.changes import slurm_options, submit_options
+from reconciler.cli.changes import job_fields, slurm_options, submit_options
 from reconciler.model.observed import output_files
 from reconciler.model.values.text_lines import split_lines
 
@@ -38,6 +38,9 @@ _SHORT = MappingProxyType(
         "d": "dependency",
         "o": "output",
         "e": "error",
+        "w": "nodelist",
+        "x": "exclude",
+        "b": "begin",
     }
 )
 _FLAGS = frozenset({"hold", "exclusive"})
@@ -283,10 +286,14 @@ _TRANSLATED: Mapping[str, _Translation] = MappingProxyType(
 _FIELDS: Mapping[str, tuple[str, Callable[[str], object]]] = MappingProxyType(
     {
         "chdir": ("workingDirectory", str),
+        "begin": ("notBefore", lambda text: job_fields.moment("--begin", text)),
+        "deadline": ("deadline", lambda text: job_fields.moment("--deadline", text)),
         "hold": ("suspend", lambda _: True),
         "exclusive": ("exclusive", lambda _: True),
         "output": ("output", str),
         "error": ("error", str),
+        "nodelist": ("hosts", str),
+        "exclude": ("excludeHosts", str),
         "open-mode": (
             "openMode",
             lambda mode: {"a": "append", "t": "truncate"}.get(mode[:1], mode),

@@ -49,6 +49,9 @@ _ALIASES: Mapping[str, _Alias] = MappingProxyType(
         "--mem": _Alias("--memory", memory_amount, of_node=True),
         "--output": _Alias("--output-file"),
         "--error": _Alias("--error-file"),
+        "--nodelist": _Alias("--node"),
+        "-w": _Alias("--node"),
+        "-x": _Alias("--exclude"),
     }
 )
 

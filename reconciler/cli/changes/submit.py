@@ -182,6 +182,10 @@ def submit(
     pools: job_fields.Pools = None,
     output: job_fields.OutputFile = None,
     error: job_fields.ErrorFile = None,
+    hosts: job_fields.Hosts = None,
+    excluded: job_fields.Excluded = None,
+    begin: job_fields.Begin = None,
+    deadline: job_fields.Deadline = None,
     fields: job_fields.Fields = None,
     ignore_sbatch: Annotated[
         bool,
@@ -230,7 +234,19 @@ def submit(
         problems: list[str] = []
         elements = submit_options.parse_array(array, problems)
         given = job_fields.GivenFields(
-            depends, chdir, image, attempts, priority_number, pools, hold, exclusive, output, error
+            *(
+                depends,
+                chdir,
+                image,
+                attempts,
+                priority_number,
+                pools,
+                hold,
+                exclusive,
+                output,
+                error,
+            ),
+            *(hosts, excluded, begin, deadline),
         )
         options = job_document.JobOptions(
             name=name or job_document.name_from(Path(arguments[0]).stem, secrets.token_hex(3)),

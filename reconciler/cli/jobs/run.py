@@ -105,6 +105,10 @@ def run(
     pools: job_fields.Pools = None,
     output: job_fields.OutputFile = None,
     error: job_fields.ErrorFile = None,
+    hosts: job_fields.Hosts = None,
+    excluded: job_fields.Excluded = None,
+    begin: job_fields.Begin = None,
+    deadline: job_fields.Deadline = None,
     fields: job_fields.Fields = None,
     pty: Annotated[
         bool, typer.Option("--pty", help="Give the command this terminal, as for a shell.")
@@ -139,7 +143,8 @@ def run(
     run_terminal.require_terminal(command, pty=pty)
     together, placement = submit_options.spread(nodes, tasks)
     given = job_fields.GivenFields(
-        depends, chdir, image, attempts, priority_number, pools, hold, exclusive, output, error
+        *(depends, chdir, image, attempts, priority_number, pools, hold, exclusive, output, error),
+        *(hosts, excluded, begin, deadline),
     )
     options = job_document.JobOptions(
         name=name or job_document.name_from(Path(command[0]).stem, secrets.token_hex(3)),
@@ -459,7 +464,7 @@ def _cancel(name: str, to: targets.ChangeTarget, reason: str) -> bool:
 def attend(api: retries.Patient, name: str) -> int:
     """Print the job's output as it comes. Return its exit code at the end."""
     job = wait.wait_until(api, name, lambda item: item["state"] not in NOT_STARTED, give_up=True)
-    first = min((one["task"] for one in job["attempts"]), key=place_of, default="")
+    first = min((one["task"] for one in job["attempts"]), key=run_output.place_of, default="")
     if job["state"] in wait.FINISHED and not first:
         terminal.note(f"{name} {job['state']}: {job['message'] or 'no task has run'}")
         return status_of(job)
@@ -467,7 +472,9 @@ def attend(api: retries.Patient, name: str) -> int:
     output.follow(first)
     job = wait.wait_until(api, name, lambda item: item["state"] in wait.FINISHED)
     output.finish(first)
-    for task in sorted({attempt["task"] for attempt in job["attempts"]} - {first}, key=place_of):
+    for task in sorted(
+        {attempt["task"] for attempt in job["attempts"]} - {first}, key=run_output.place_of
+    ):
         output.print_rest(task)
     if job["state"] != "Succeeded":
         terminal.note(f"{name} {job['state']}: {job['message'] or 'see muster job ' + name}")
@@ -475,12 +482,6 @@ def attend(api: retries.Patient, name: str) -> int:
     for text in [one for one in notes if one not in job["message"]][:NOTES_MAX]:
         terminal.note(f"{name}: {text}")
     return output.code(status_of(job))
-
-
-def place_of(task: str) -> tuple[str, int]:
-    """Return the order of a task in its job: by group, then by number."""
-    group, _, number = task.rpartition("-")
-    return group, int(number)
 
 
 def status_of(job: Json) -> int:

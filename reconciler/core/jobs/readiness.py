@@ -57,6 +57,19 @@ ELEMENTS_TOLD = 3
 _READY = Readiness(elements=(0,), startable=1)
 
 
+def _not_before(at: float) -> Readiness:
+    """Return the reason of a job that asked for a later start."""
+    written = times.format_time(at)
+    return Readiness(
+        reason_key=f"BackingOff/until/{written}",
+        reason=Reason(
+            code=ReasonCode.BACKING_OFF,
+            message=f"it asked to start at {written} at the earliest (spec.notBefore)",
+            unblocks="wait until then, or change spec.notBefore",
+        ),
+    )
+
+
 def _waiting(elements: bytes) -> list[int]:
     found: list[int] = np.flatnonzero(
         np.frombuffer(elements, dtype=np.uint8) == job_draft.PENDING
@@ -259,6 +272,9 @@ class ReadinessCheck:
             blocked = self._dependency_blocks(spec, dependency)
             if blocked is not None:
                 return blocked
+        if spec.not_before is not None and spec.not_before > self._now:
+            self._alarm.wake_schedule(spec.not_before)
+            return _not_before(spec.not_before)
         return None
 
     def _dependency_blocks(

@@ -83,6 +83,8 @@ class Doubts:
             return f"{attempt.node} is in no pool that runs jobs"
         if spec.pools and pool.name not in spec.pools:
             return f"{attempt.node} is not in pool {' or '.join(spec.pools)}"
+        if (spec.hosts and node.name not in spec.hosts) or node.name in spec.exclude_hosts:
+            return f"{attempt.node} is no node that it may use by spec.hosts or spec.excludeHosts"
         own = node.inventory.labels
         for label, value in sorted(spec.node_selector.items()):
             if desired.label_of(node.name, pool, own, label) != value:

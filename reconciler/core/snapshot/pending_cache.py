@@ -75,7 +75,8 @@ def is_startable(record: records.JobRecord) -> bool:
     """Return True if by its own record all of a job may start at any time, without resizing."""
     spec = record.spec
     tried = record.notes or spec.depends_on or spec.parallelism is not None or spec.array_held
-    return not (tried or spec.deadline is not None or not spec.preempts)
+    timed = spec.deadline is not None or spec.not_before is not None
+    return not (tried or timed or not spec.preempts)
 
 
 class PendingCache(cycle_cache.CachePart):

@@ -215,7 +215,8 @@ class Shapes:
     def _where(self, spec: desired.Job) -> tuple[object, ...]:
         user = owner_users.class_of(self.structure, spec.owner)
         selector = tuple(sorted(spec.node_selector.items())) if spec.node_selector else ()
-        return (spec.pools, selector, user, spec.tolerations, spec.storage)
+        hosts = (spec.hosts, spec.exclude_hosts)
+        return (spec.pools, selector, hosts, user, spec.tolerations, spec.storage)
 
     def _make(
         self, spec: desired.Job, matches: tuple[int, ...], form: str
@@ -313,6 +314,12 @@ class Shapes:
             if volume is not None and volume.objects is None:
                 for why, lacking in self._lacking(name):
                     found.lack(~lacking, why, name)
+        if spec.hosts:
+            named = np.isin(self.table.names, spec.hosts)
+            found.keep(named, "not in spec.hosts", "name more nodes in spec.hosts")
+        if spec.exclude_hosts:
+            named = np.isin(self.table.names, spec.exclude_hosts)
+            found.keep(~named, "in spec.excludeHosts", "name fewer nodes in spec.excludeHosts")
         for label, value in sorted(spec.node_selector.items()):
             found.keep(
                 self._having(label, value),

@@ -128,7 +128,8 @@ class Fitting:
     def _where(self, job: desired.Job) -> tuple[_Pairs, _Pairs]:
         """Return the labels that nodes must have for a job, and the pools that it cannot use."""
         selector = tuple(job.node_selector.items()) if job.node_selector else ()
-        return selector, self._barred(job) if job.storage or self._tainted else ()
+        limited = job.storage or job.hosts or job.exclude_hosts or self._tainted
+        return selector, self._barred(job) if limited else ()
 
     def _of_all(self, job: desired.Job) -> gang_feasibility.Bound | None:
         """Return why no set of nodes could hold one start although each task alone fits."""
@@ -162,9 +163,12 @@ class Fitting:
                 for name in job.storage
                 if self._volumes[name].pools and pool.name not in self._volumes[name].pools
             ]
+            named = set(job.hosts or pool.nodes) - set(job.exclude_hosts)
             minded = [taint for taint in pool.taints if taint.hard and not job.tolerates(taint)]
             if lacking:
                 found.append((pool.name, f"it has no volume {lacking[0]}"))
+            elif pool.nodes and named.isdisjoint(pool.nodes):
+                found.append((pool.name, "hosts and excludeHosts leave none of its nodes"))
             elif minded:
                 found.append((pool.name, f"it has the taint {minded[0].text()}"))
         return tuple(found)

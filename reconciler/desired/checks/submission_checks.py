@@ -93,7 +93,7 @@ def _late(job: desired.Job, deadline: float, now: float) -> str:
     if deadline <= now:
         return "its deadline has passed: it will be TimedOut at once"
     latest = deadline - (job.time_limit_s or 0.0)
-    if latest >= now:
+    if latest >= max(now, job.not_before or 0.0):
         return ""
     return (
         "its deadline can't be met by its time limit: it would have had to start by "

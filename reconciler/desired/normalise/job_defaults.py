@@ -19,12 +19,13 @@ from reconciler.desired.normalise import (
     entitlements,
     resource_requests,
     run_folders,
+    start_terms,
     surroundings,
 )
 from reconciler.model import desired
 from reconciler.model.documents import job_spec
 from reconciler.model.policy import access, queue_paths
-from reconciler.model.values import found_values, times
+from reconciler.model.values import found_values
 
 log = logging.getLogger("muster.desired")
 
@@ -174,7 +175,6 @@ def _job(
         pools=tuple(spec.pools),
         node_selector=spec.node_selector,
         time_limit_s=_time_limit(spec, basis, faults),
-        deadline=_deadline(spec.deadline, faults),
         retries=_retries(spec.retries, faults),
         checkpoint=run_folders.checkpoint(spec, name, digest, faults),
         grace_s=_span(spec.termination_grace, "terminationGrace", faults),
@@ -191,6 +191,7 @@ def _job(
     )
     _check_image(spec, faults)
     job = surroundings.with_surroundings(job, spec, faults)
+    job = start_terms.with_start(job, spec, faults)
     if spec.affinity is not None:
         job = resource_requests.with_affinity(job, spec.affinity, faults)
     _check_size(job, faults)
@@ -421,24 +422,6 @@ def _retries(spec: job_spec.RetriesSpec, faults: FaultCollector) -> desired.Retr
         faults.duration(spec.backoff, "spec", "retries", "backoff"),
         faults.duration(spec.max_backoff, "spec", "retries", "maxBackoff"),
     )
-
-
-def _deadline(written: str | None, faults: FaultCollector) -> float | None:
-    if written is None:
-        return None
-    try:
-        return times.parse_time(written)
-    except ValueError as error:
-        why = f": {error}" if isinstance(error, times.OffsetError) else ""
-        faults.add(
-            "bad-time",
-            f"this is not a time{why}",
-            "spec",
-            "deadline",
-            found=found_values.quote(written),
-            expected=f"a time such as {times.EXAMPLE}",
-        )
-        return None
 
 
 def _lease(spec: job_spec.JobSpec, basis: JobDefaults, faults: FaultCollector) -> int | None:

@@ -537,6 +537,14 @@ class JobSpec(DocumentPart, frozen=True):
         dict[Label, Label],
         doc("Labels that a node must have.", example={"gpu-model": "NVIDIA H200"}),
     ] = {}
+    hosts: Annotated[
+        str | None,
+        doc("Nodes that it may use, as a host list. Default: any.", example="gpu[001-004,017]"),
+    ] = None
+    exclude_hosts: Annotated[
+        str | None,
+        doc("Nodes that it may not use, as a host list. Default: none.", example="gpu007"),
+    ] = None
     tolerations: Annotated[
         list[TolerationSpec],
         doc("Taints of nodes that it accepts.", example=[{"key": "interactive"}]),
@@ -588,6 +596,13 @@ class JobSpec(DocumentPart, frozen=True):
     time_limit: Annotated[
         Duration | None,
         doc("Time limit; after it the job is stopped as TimedOut.", example="12h", unit="duration"),
+    ] = None
+    not_before: Annotated[
+        Timestamp | None,
+        doc(
+            "Earliest start (RFC 3339); until then it waits as BackingOff. Default: at once.",
+            example="2027-01-30T18:00:00Z",
+        ),
     ] = None
     deadline: Annotated[
         Timestamp | None,

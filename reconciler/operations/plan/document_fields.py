@@ -42,10 +42,6 @@ def _hours(value: float) -> str:
     return f"{value / _HOUR_S:g}"
 
 
-def _hosts(names: tuple[str, ...]) -> str:
-    return hostlists.fold(names)
-
-
 def _domains(of: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     """Hosts by the path of their domain, which is how a document says it."""
     members: dict[str, list[str]] = {}
@@ -169,7 +165,7 @@ Show = Callable[[Any], Any]
 RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (access.Identity, "keys"): ("keys", _keys),
     (access.Role, "rules"): ("allow", None),
-    (desired.Pool, "nodes"): ("hosts", _hosts),
+    (desired.Pool, "nodes"): ("hosts", hostlists.fold),
     (desired.Pool, "node_resources"): ("nodes", _of_node),
     (desired.Pool, "gpu_model"): ("nodes.gpus.model", None),
     (desired.Pool, "gpu_memory_bytes"): ("nodes.gpus.memory", quantities.format_memory),
@@ -220,7 +216,7 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Quota, "budget_gpu_s"): ("budget.gpuHours", _hours),
     (desired.Quota, "window_s"): ("budget.window", _unless_zero(_duration)),
     (desired.Quota, "ends"): ("budget.onExhausted", _choice("end", "wait")),
-    (desired.Reservation, "nodes"): ("hosts", _hosts),
+    (desired.Reservation, "nodes"): ("hosts", hostlists.fold),
     (desired.Reservation, "starts_at"): ("start", _unless_zero(times.format_time)),
     (desired.Reservation, "ends_at"): ("end", _unless_zero(times.format_time)),
     (desired.Reservation, "schedule"): ("schedule", _schedule),
@@ -268,6 +264,9 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Job, "array_held"): ("array.held", _unless_empty),
     (desired.Job, "parallelism"): ("array.parallelism", None),
     (desired.Job, "deadline"): ("deadline", times.format_time),
+    (desired.Job, "not_before"): ("notBefore", times.format_time),
+    (desired.Job, "hosts"): ("hosts", hostlists.fold),
+    (desired.Job, "exclude_hosts"): ("excludeHosts", hostlists.fold),
     (desired.Job, "grace_s"): ("terminationGrace", _duration),
     (output_files.OutputFiles, "output"): ("/output", _unless_empty),
     (output_files.OutputFiles, "error"): ("/error", _unless_empty),
@@ -452,7 +451,7 @@ def summary(of: Any) -> str:
     if isinstance(of, desired.Pool):
         total = of.node_resources.times(len(of.nodes))
         nodes = "1 node" if len(of.nodes) == 1 else f"{len(of.nodes)} nodes"
-        return f"{nodes} ({_hosts(of.nodes)}): {amounts(total)}"
+        return f"{nodes} ({hostlists.fold(of.nodes)}): {amounts(total)}"
     if isinstance(of, desired.Queue):
         parts = [f"below {of.parent}"] if of.parent else []
         for word, found in (("guaranteed", of.guaranteed), ("limit", of.limit)):

@@ -58,6 +58,10 @@ def _spec(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
         (["--output-file", "%x-%j.out"], "output", "%x-%j.out"),
         (["--output-file", "a", "--error-file", "%t"], "error", "%t"),
         (["--pool", "virtual"], "pools", ["virtual"]),
+        (["--node", "virtual-[0-1]", "--node", "n7"], "hosts", "virtual-[0-1],n7"),
+        (["--exclude", "virtual-1"], "excludeHosts", "virtual-1"),
+        (["--begin", "2027-01-31T06:00+01:00"], "notBefore", "2027-01-31T05:00:00.000Z"),
+        (["--deadline", "2027-02-01T00:00Z"], "deadline", "2027-02-01T00:00:00.000Z"),
         (["--set", "spec.lease=15m"], "lease", "15m"),
         (["--set", "tolerations=[{key: a}]"], "tolerations", [{"key": "a"}]),
     ],
@@ -149,6 +153,8 @@ def test_lines_of_a_script_become_options_or_are_named(
         ("--time", {"time_limit": None}),
         ("--mem=all", {"memory": None}),
         ("--nice", {"framework": "slurm"}),
+        ("-w n[1-2] -x n2", {"fields": {"hosts": "n[1-2]", "excludeHosts": "n2"}}),
+        ("-b 2027-01-31T06:00Z", {"fields": {"notBefore": "2027-01-31T06:00:00.000Z"}}),
     ],
 )
 def test_options_of_sbatch(lines: str, expected: dict[str, Any]) -> None:
@@ -177,10 +183,9 @@ def test_what_is_not_taken_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     ("line", "told"),
     [
         ("-d afterok:123", "--dependency=afterok:123"),
-        ("--begin=now+1hour", "--begin=now+1hour"),
+        ("--switches=1", "--switches=1"),
         ("--mem-per-cpu=4G", "--mem-per-cpu=4G"),
         ("--constraint=a100", "--constraint=a100"),
-        ("-w node7", "-w node7"),
         ("-N 2 -n 4 --gpus-per-node=2", "--gpus-per-node=2"),
         ("--gres=gpu:a100:2", "--gres=gpu:a100:2"),
         ("--nobody-knows=this", "--nobody-knows=this"),
