@@ -3,7 +3,7 @@
 import typer
 
 from reconciler.cli import array_elements, common_options, context, retries, terminal
-from reconciler.cli.jobs import run, wait
+from reconciler.cli.jobs import run_status, wait
 
 
 def register(app: typer.Typer) -> None:
@@ -33,5 +33,5 @@ def attach(
             terminal.note(wait.continues_text([name]))
             raise typer.Exit(130) from None
         except (retries.GoneError, wait.VanishedError, wait.ImpossibleError) as error:
-            terminal.fail(f"{name}: {error}", run.MUSTER_FAILED)
+            terminal.fail(f"{name}: {error}", run_status.MUSTER_FAILED)
     raise typer.Exit(code)

@@ -10,7 +10,7 @@ import typer
 
 from reconciler.cli import array_elements, common_options, context, reason_order, terminal
 from reconciler.cli.cluster import inspect_commands
-from reconciler.cli.jobs import explain_start, job_list, removals, run, run_output, show_usage
+from reconciler.cli.jobs import explain_start, job_list, removals, run_status, show_usage
 from reconciler.model.values import found_values, quantities, times
 
 Json = Any
@@ -328,7 +328,7 @@ def _tell_story(item: Json) -> None:
         _say("")
     newest = sorted(tries, key=lambda found: found["ended"])[-STORY_MAX:]
     # tasks of a gang end together, so those of one second are in the order of their ranks
-    newest.sort(key=lambda found: (found["ended"][:SECOND], run_output.place_of(found["task"])))
+    newest.sort(key=lambda found: (found["ended"][:SECOND], run_status.place_of(found["task"])))
     for one in newest:
         terminal.print_line(f"  {terminal.format_clock(one['ended'])}  {_end_of(one)}", 12)
 
@@ -365,7 +365,7 @@ def _tell_last_try(attempts: list[Json]) -> None:
             for one in ended
             if (one.get("element"), one["attempt"]) == (newest.get("element"), newest["attempt"])
         ]
-        own = [one for one in same if one.get("endReason") in run.OWN_WILL] or same
+        own = [one for one in same if one.get("endReason") in run_status.OWN_WILL] or same
         _say(f"  Last try: {_end_of(min(own, key=lambda one: str(one['ended'])))}.")
 
 

@@ -18,7 +18,7 @@ import typer
 
 from reconciler.cli import completion, context, interrupts, lazy_import, retries, terminal
 from reconciler.cli.changes import job_fields, submit, submit_options, submit_surroundings
-from reconciler.cli.jobs import run_output, run_terminal, wait
+from reconciler.cli.jobs import run_output, run_status, run_terminal, wait
 
 if TYPE_CHECKING:
     from reconciler.operations.changes import (
@@ -36,16 +36,12 @@ else:
     api_client = lazy_import.module("reconciler.operations.client.api_client")
     change_requests = lazy_import.module("reconciler.operations.changes.change_requests")
 
-#: Exit code of `muster run` for an error of Muster itself.
-MUSTER_FAILED = 125
 #: Within this time the same signal twice is one request.
 ONCE_S = 0.2
 #: How long a cancelled job may take to end before this command exits.
 END_S_MAX = 120.0
 #: How many different messages of attempts are shown at the end.
 NOTES_MAX = 3
-#: Ends caused by the task itself: its status is that of `muster run`.
-OWN_WILL = ("Exited", "StartFailed", "OutOfMemory", "DiskLimit")
 #: States of a job without running tasks.
 NOT_STARTED = ("Pending", "Held")
 
@@ -167,7 +163,9 @@ def run(
     submit_options.require_values(job_document.job_text(options))
     options = submit_surroundings.with_place(options, mark=True)
     code = _carry_through(options, clone, (server, token_file), command if pty else ())
-    if name is None and code != MUSTER_FAILED:  # else it may run on, or be submitted again
+    if (
+        name is None and code != run_status.MUSTER_FAILED
+    ):  # else it may run on, or be submitted again
         submit_folder.forget(options.submitted)
     raise typer.Exit(code)
 
@@ -202,14 +200,14 @@ def _carry_through(
         return leaving.without_a_job(options.name, error)
     except wait.VanishedError as refusal:
         terminal.note(str(refusal))
-        return leaving.status(MUSTER_FAILED)
+        return leaving.status(run_status.MUSTER_FAILED)
     except wait.NotAppliedError:
         rest = f"muster wait {options.name}, or muster cancel {options.name}"
         terminal.note(f"{options.name} starts once the commit is applied: {rest}")
-        return MUSTER_FAILED
+        return run_status.MUSTER_FAILED
     except wait.ImpossibleError as impossible:
         terminal.note(f"{options.name} can't start: {impossible}")
-        return leaving.give_up(options.name, "it could never start", MUSTER_FAILED)
+        return leaving.give_up(options.name, "it could never start", run_status.MUSTER_FAILED)
     except BrokenPipeError:  # a local command would be ended as well
         terminal.drop_stdout()
         terminal.note("nobody reads the output any more")
@@ -220,15 +218,15 @@ def _carry_through(
         terminal.drop_stdout()
         problem = f"the output can't be written here: {error.strerror}"
         terminal.note(f"muster: {problem}; {wait.continues_text([options.name])}")
-        return MUSTER_FAILED
+        return run_status.MUSTER_FAILED
     except retries.GoneError as error:
         terminal.note(f"muster: {error}; {wait.continues_text([options.name])}")
-        return MUSTER_FAILED
+        return run_status.MUSTER_FAILED
     except typer.Exit:
         if leaving.asks_nobody:
-            return MUSTER_FAILED
+            return run_status.MUSTER_FAILED
         terminal.note(f"{options.name} may still run: muster job {options.name}")
-        return MUSTER_FAILED
+        return run_status.MUSTER_FAILED
 
 
 def _find_target(
@@ -401,7 +399,7 @@ class _Leaving:
         if not self._signal:
             return code
         self._cancelled.wait(END_S_MAX)
-        return MUSTER_FAILED if self._failed else 128 + self._signal
+        return run_status.MUSTER_FAILED if self._failed else 128 + self._signal
 
     def without_a_job(self, name: str, error: change_requests.ChangeError) -> int:
         """Return the exit code after a submission that failed or seems to have failed.
@@ -411,7 +409,7 @@ class _Leaving:
         """
         if not self._signal:
             problems = tuple(map(submit_options.name_option, error.problems))
-            terminal.fail(str(error), MUSTER_FAILED, problems)
+            terminal.fail(str(error), run_status.MUSTER_FAILED, problems)
         if not self.is_before:  # the signal ended git too, and a push may have succeeded
             terminal.note(f"muster: {error}")
         return self.at_once(name)
@@ -427,14 +425,14 @@ class _Leaving:
             terminal.note(f"{name} may still run: muster cancel {name}")
         elif not self._failed:
             terminal.note(f"{name} is cancelled and has not ended yet")
-        return MUSTER_FAILED if self._failed else 128 + self._signal
+        return run_status.MUSTER_FAILED if self._failed else 128 + self._signal
 
     def give_up(self, name: str, reason: str, code: int) -> int:
         """Cancel the job if this command submitted it. Return the exit code."""
         if self._stage is _Stage.ATTACHED:
             terminal.note(f"{wait.continues_text([name])}; it existed before this command")
             return code
-        return code if self._cancel(reason) else MUSTER_FAILED
+        return code if self._cancel(reason) else run_status.MUSTER_FAILED
 
     def _begin(self) -> None:
         threading.Thread(target=self._carry_out, daemon=True).start()
@@ -464,16 +462,16 @@ def _cancel(name: str, to: targets.ChangeTarget, reason: str) -> bool:
 def attend(api: retries.Patient, name: str) -> int:
     """Print the job's output as it comes. Return its exit code at the end."""
     job = wait.wait_until(api, name, lambda item: item["state"] not in NOT_STARTED, give_up=True)
-    first = min((one["task"] for one in job["attempts"]), key=run_output.place_of, default="")
+    first = min((one["task"] for one in job["attempts"]), key=run_status.place_of, default="")
     if job["state"] in wait.FINISHED and not first:
         terminal.note(f"{name} {job['state']}: {job['message'] or 'no task has run'}")
-        return status_of(job)
+        return run_status.status_of(job)
     output = run_output.RunOutput(api, name)
     output.follow(first)
     job = wait.wait_until(api, name, lambda item: item["state"] in wait.FINISHED)
     output.finish(first)
     for task in sorted(
-        {attempt["task"] for attempt in job["attempts"]} - {first}, key=run_output.place_of
+        {attempt["task"] for attempt in job["attempts"]} - {first}, key=run_status.place_of
     ):
         output.print_rest(task)
     if job["state"] != "Succeeded":
@@ -481,21 +479,4 @@ def attend(api: retries.Patient, name: str) -> int:
     notes = dict.fromkeys(one["message"] for one in job["attempts"] if one["message"])
     for text in [one for one in notes if one not in job["message"]][:NOTES_MAX]:
         terminal.note(f"{name}: {text}")
-    return output.code(status_of(job))
-
-
-def status_of(job: Json) -> int:
-    """Return the exit code for the end of a job."""
-    if job["state"] == "Succeeded":
-        return 0
-    if job["state"] == "TimedOut":
-        return wait.TIMED_OUT
-    if job["state"] == "Cancelled":
-        return 128 + signal.SIGTERM
-    ended = (a for a in job["attempts"] if a["state"] == "Ended" and a["endReason"] in OWN_WILL)
-    for attempt in sorted(ended, key=lambda a: a["ended"] or ""):
-        if attempt["signal"]:
-            return 128 + int(attempt["signal"])
-        if attempt["exitCode"]:
-            return int(attempt["exitCode"])
-    return MUSTER_FAILED
+    return output.code(run_status.status_of(job))

@@ -26,12 +26,6 @@ PLACE_S_MAX, AGAIN_S = 60.0, 2.0
 _TOO_MANY = 429
 
 
-def place_of(task: str) -> tuple[str, int]:
-    """Return the order of a task in its job: by group, then by number."""
-    group, _, number = task.rpartition("-")
-    return group, int(number)
-
-
 class RunOutput:
     """The output of one job.
 
