@@ -3,7 +3,7 @@
 import typer
 
 from reconciler.cli import array_elements, common_options, context, retries, terminal
-from reconciler.cli.jobs import run_status, wait
+from reconciler.cli.jobs import run, run_status, wait
 
 
 def register(app: typer.Typer) -> None:
