@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reconciler.cli import terminal
 
@@ -21,6 +21,20 @@ _FAILURES = frozenset({"Exited", "StartFailed", "OutOfMemory", "DiskLimit", "Tim
 BOTH = "both"
 #: Beginnings of the controller's lines if there is no output.
 NOT_KEPT = (b"muster: node ", b"muster: no attempt at ")
+
+
+class TaskOfElement(NamedTuple):
+    """A task of an array's element, or of a job that is no array."""
+
+    element: int | None
+    task: str
+
+    @property
+    def label(self) -> str:
+        """Its name before lines: the only task of most elements goes without saying."""
+        if self.element is None:
+            return self.task
+        return f"[{self.element}]" if self.task == "main-0" else f"[{self.element}] {self.task}"
 
 
 def hint_at_stderr(
@@ -113,25 +127,46 @@ def _why(failed: Any) -> str:
     return f"; it failed: {failed['endReason']}{status}{message}"
 
 
-def failed_task(api: "api_client.ApiClient", name: str, query: Mapping[str, str]) -> str:
-    """Return the task that failed first in the newest try of a gang; empty if none failed, or if
-    the newest try has one task.
+def job_of(api: "api_client.ApiClient", name: str, query: Mapping[str, str]) -> Any:
+    """Return a job with the newest tries of its tasks, or of those of the query's element."""
+    wanted = {key: query[key] for key in ("run", "element") if key in query}
+    answer: Any = api.get(f"/v1/jobs/{name}", attempts=_ATTEMPTS_MAX, **wanted)
+    return answer["job"]
+
+
+def part_of(job: Any, attempt: Any) -> TaskOfElement:
+    """Return the task of an attempt; without an element if the job is no array."""
+    return TaskOfElement(attempt["element"] if job["array"] else None, attempt["task"])
+
+
+def failed_part(
+    api: "api_client.ApiClient", name: str, query: Mapping[str, str]
+) -> tuple[TaskOfElement | None, bool, bool]:
+    """Return the task that failed first in the newest try of its element.
+
+    Returns:
+        That task; if none failed, the first one that has run, or None. True if it failed. True if
+        there are several tasks or elements.
     """
-    of_run = {key: query[key] for key in ("run",) if key in query}
-    element = query.get("element", "0")
-    answer: Any = api.get(f"/v1/jobs/{name}", element=element, attempts=_ATTEMPTS_MAX, **of_run)
-    attempts = answer["job"]["attempts"]
-    number = int(query.get("attempt") or max((one["attempt"] for one in attempts), default=0))
-    tries = [one for one in attempts if one["attempt"] == number]
+    job = job_of(api, name, query)
+    newest: dict[int, int] = {}
+    for one in job["attempts"]:
+        newest[one["element"]] = max(newest.get(one["element"], 0), one["attempt"])
+    asked = int(query.get("attempt", 0))
+    tries = [one for one in job["attempts"] if one["attempt"] == (asked or newest[one["element"]])]
     failed = [
         one
         for one in tries
         if one.get("endReason") in _FAILURES
         and (one["endReason"] != "Exited" or one["exitCode"] or one["signal"])
     ]
-    if len(tries) < 2 or not failed:
-        return ""
-    return str(min(failed, key=lambda one: one["ended"] or "")["task"])
+    if failed:
+        first = min(failed, key=lambda one: one["ended"] or "")
+    else:
+        first = min(tries, key=lambda one: one["element"], default=None)
+    part = None if first is None else part_of(job, first)
+    is_array = job["array"] and "element" not in query
+    return part, bool(failed), len(tries) > 1 or bool(is_array)
 
 
 def note_silence(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> None:

@@ -6,7 +6,6 @@ they are followed, and whole lines are printed after the names of their tasks.
 
 import functools
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,7 +21,7 @@ from reconciler.cli import (
     stream_position,
     terminal,
 )
-from reconciler.cli.logs import log_hints, merged_streams, prefixed_lines, task_output
+from reconciler.cli.logs import all_tasks, log_hints, merged_streams, task_output
 from reconciler.model.state import states
 from reconciler.model.values import times
 
@@ -32,12 +31,6 @@ else:
     api_client = lazy_import.module("reconciler.operations.client.api_client")
 
 Json = Any
-#: The most tasks to show together; a node serves as many readers at a time.
-TASKS_MAX = 64
-#: Attempts in which tasks are searched.
-ATTEMPTS_MAX = 1000
-#: How often a job is checked for its first tasks.
-LOOK_EVERY_S = 2.0
 #: Beginning of the message of a job that nobody adopted after a store was lost or restored.
 COUNTS_AS_DONE = "it counts as done"
 #: Beginnings of the controller's line if no try of the task was made.
@@ -78,11 +71,15 @@ def logs(
         typer.Option("--task", "-t", help="Task, such as main-0 or worker-3. Default: the first."),
     ] = None,
     element: Annotated[
-        int | None, typer.Option("--element", "-e", help="Array index. Default: 0.", min=0)
+        int | None,
+        typer.Option("--element", "-e", help="Array index. Default: as for tasks.", min=0),
     ] = None,
     *,
-    all_tasks: Annotated[
-        bool, typer.Option("--all-tasks", help="Every task, its name before each line.")
+    every_task: Annotated[
+        bool,
+        typer.Option(
+            "--all-tasks", help="Every task, of every array element, its name before each line."
+        ),
     ] = False,
     attempt: Annotated[
         int | None,
@@ -110,9 +107,9 @@ def logs(
 ) -> None:
     """Print the output of a task: stdout and stderr, in the order of time.
 
-    By default it is the first task (of the first array element), or the one that failed first, its
-    newest try. --all-tasks prints all tasks of the element; a progress bar is printed as lines, and
-    + instead of | is the rest of a long line. --all, --since and --until print every try in that
+    By default it is the task (or array element) that failed first, else the first one, its newest
+    try. --all-tasks prints all tasks of all elements; a progress bar is printed as lines, and +
+    instead of | is the rest of a long line. --all, --since and --until print every try in that
     time, of all tasks and elements unless one is named. Times of lines are exact to half a second.
     --follow continues through retries and requeues of one task, and waits for the first start;
     without it a job that has not started exits with 1 and the reason.
@@ -128,13 +125,14 @@ def logs(
     Example: muster logs train --since 12h --timestamps
     """
     name, element = array_elements.resolve_element(name, element)
-    if all_tasks and task is not None:
+    if every_task and task is not None:
         terminal.fail("--all-tasks and --task can't be combined", terminal.USAGE)
     if stdout and stderr:
         terminal.fail(
             "--stdout and --stderr can't be combined: both is the default", terminal.USAGE
         )
-    widely = bool(every or since or until) and not (follow or all_tasks)
+    widely = bool(every or since or until) and not (follow or every_task)
+    every_task |= every and follow and task is None
     query = {
         "stream": "stderr" if stderr else "stdout" if stdout else log_hints.BOTH,
         "follow": "true" if follow else "false",
@@ -144,7 +142,7 @@ def logs(
     }
     with context.controller(server, token_file) as api:
         try:
-            _print(api, name, query, all_tasks=all_tasks)
+            _print(api, name, query, every_task=every_task)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
         except retries.GoneError as error:
@@ -152,10 +150,10 @@ def logs(
 
 
 def _print(
-    api: "api_client.ApiClient", name: str, query: dict[str, str], *, all_tasks: bool
+    api: "api_client.ApiClient", name: str, query: dict[str, str], *, every_task: bool
 ) -> None:
     """Print the requested output, and on stderr hints about other output."""
-    if all_tasks:
+    if every_task:
         _show_all(api, name, query)
         return
     if "widely" not in query:
@@ -172,12 +170,24 @@ def _print(
 
 
 def _of_failed(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> dict[str, str]:
-    """Return the query for the task that failed first, if one of several has; else as it was."""
-    task = log_hints.failed_task(api, name, query)
-    if not task:
+    """Return the query for what failed first of several tasks or elements, if anything has.
+
+    Of an array without a named element it is else the first one that has run.
+    """
+    found, is_failed, several = log_hints.failed_part(api, name, query)
+    if found is None or not several:
         return query
-    terminal.note(f"{name}: {task} failed first; others: --task NAME, all: --all-tasks")
-    return {**query, "task": task}
+    words = {} if found.element is None or "element" in query else {"element": str(found.element)}
+    if not is_failed and not found.element:
+        return query
+    if not is_failed:
+        terminal.note(f"{name}{found.label} is the first that ran; others: --element N")
+    else:
+        how = "--element N" if words else "--task NAME"
+        which = f"{name}: {found.task}" if found.element is None else f"{name}{found.label}"
+        terminal.note(f"{which} failed first; others: {how}, all: --all-tasks")
+        words["task"] = found.task
+    return {**query, **words}
 
 
 def _read(
@@ -241,39 +251,20 @@ def _show(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> bool
 
 
 def _show_all(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> None:
-    """Print every task of the element: one after the other, or side by side if followed."""
-    tasks, over = _tasks(api, name, query)
-    while not tasks and not over and query["follow"] == "true":
-        time.sleep(LOOK_EVERY_S)
-        tasks, over = _tasks(api, name, query)
-    if not tasks:
-        _leave_unstarted(api, name, query)
-        return
-    if query["follow"] != "true" and (failed := log_hints.failed_task(api, name, query)) in tasks:
-        tasks = [failed, *(one for one in tasks if one != failed)]
-    if len(tasks) > TASKS_MAX:
-        terminal.note(
-            f"showing the first {TASKS_MAX} of {len(tasks)} tasks of job {name}; --task shows "
-            "another"
-        )
-        tasks = tasks[:TASKS_MAX]
-    width = max(map(len, tasks))
+    """Print every task, of every element: one after the other, or side by side if followed."""
     patient = retries.Patient(api)
 
-    follows = query["follow"] == "true"
+    def read(part: log_hints.TaskOfElement) -> Iterator[bytes]:
+        element = {} if part.element is None else {"element": str(part.element)}
+        return _read(api, patient, name, {**query, **element, "task": part.task})
 
-    def show(task: str) -> None:
-        pieces = _read(api, patient, name, {**query, "task": task})
-        output = task_output.TaskOutput(sys.stdout)
-        clock = time.monotonic if follows else None
-        for line in prefixed_lines.lines(pieces, clock):
-            output.write_line(f"{task:<{width}} {'+' if line.continues else '|'} ", line.text)
-
-    if not follows:
-        for task in tasks:
-            show(task)
-        return
-    _side_by_side(show, tasks)
+    look = functools.partial(all_tasks.look, api, name, query)
+    if query["follow"] == "true":
+        found = all_tasks.follow(look, read)
+    else:
+        found = all_tasks.print_all(look, read, name)
+    if not found:
+        _leave_unstarted(api, name, query)
 
 
 def _leave_unstarted(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> None:
@@ -294,36 +285,3 @@ def _leave_unstarted(api: "api_client.ApiClient", name: str, query: dict[str, st
         )
     verb = "never started" if over else "has not started"
     terminal.fail(f"{which} {verb}, so there is no output: {why[0]}")
-
-
-def _side_by_side(show: Any, tasks: list[str]) -> None:
-    failed: list[Exception] = []
-
-    def guarded(task: str) -> None:
-        try:
-            show(task)
-        except Exception as error:
-            failed.append(error)  # the main thread raises it
-
-    threads = [threading.Thread(target=guarded, args=(one,), daemon=True) for one in tasks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failed:
-        raise failed[0]
-
-
-def _tasks(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> tuple[list[str], bool]:
-    """Return the names of tasks of the element that ever started, and True if the job is over."""
-    of_run = {key: query[key] for key in ("run",) if key in query}
-    element = query.get("element", "0")
-    item = api.get(f"/v1/jobs/{name}", element=element, attempts=ATTEMPTS_MAX, **of_run)["job"]
-    found = {one["task"] for one in item.get("attempts") or []}
-    return sorted(found, key=_place), item["state"] in states.FINISHED_JOB_STATES
-
-
-def _place(task: str) -> tuple[str, int]:
-    """Return the order of a task: by group, then by number."""
-    group, _, index = task.rpartition("-")
-    return group, int(index) if index.isdigit() else 0

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 import typer
 
-from reconciler.cli.logs import logs_command, prefixed_lines
+from reconciler.cli.logs import all_tasks, logs_command, prefixed_lines
 from reconciler.core.jobs import takeover
 from reconciler.operations.client import api_client
 
@@ -27,8 +27,11 @@ class Api:
 
     def get(self, path: str, **query: Any) -> Any:
         assert path == "/v1/jobs/train"
-        attempts = [{"task": task, "attempt": 1} for task in (*self.written, *self.written)]
-        return {"job": {"attempts": attempts, "state": self.state, "message": self.message}}
+        attempts = [
+            {"task": task, "attempt": 1, "element": 0} for task in (*self.written, *self.written)
+        ]
+        job = {"attempts": attempts, "state": self.state, "message": self.message, "array": None}
+        return {"job": job}
 
     def stream(self, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
         self.asked.append(query)
@@ -70,9 +73,9 @@ def test_tasks_that_are_followed_are_read_at_the_same_time(
 def test_the_first_of_many_tasks_are_shown_and_the_rest_is_said(
     capfdbinary: pytest.CaptureFixture[bytes],
 ) -> None:
-    api = Api({f"main-{number}": [b"x\n"] for number in range(logs_command.TASKS_MAX + 6)})
+    api = Api({f"main-{number}": [b"x\n"] for number in range(all_tasks.TASKS_MAX + 6)})
     lines, err = shown(api, capfdbinary)
-    assert len(lines) == logs_command.TASKS_MAX
+    assert len(lines) == all_tasks.TASKS_MAX
     assert "showing the first 64 of 70 tasks of job train" in " ".join(err.split())
 
 
