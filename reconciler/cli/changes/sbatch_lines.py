@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from reconciler.operations.changes import job_document
 
 _LINE = re.compile(r"#SBATCH\s+(.*)")
+#: A step of Slurm, as a command of its own.
+_STEP = re.compile(r"^\s*(exec\s+|time\s+)?srun\s", re.MULTILINE)
 #: The most lines that one message names.
 TOLD_MAX = 8
 _SHORT = MappingProxyType(
@@ -132,6 +134,11 @@ def fill(
         named: True if that names the job.
         others: True if lines that nothing here understands are to change nothing.
     """
+    if _STEP.search(options.script or ""):
+        terminal.note(
+            "srun: there are no steps here, the whole script runs once for each task: name the "
+            "program without srun"
+        )
     asked = options_in(options.script or "")
     if not asked:
         return options

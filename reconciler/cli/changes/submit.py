@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import secrets
 import sys
@@ -138,8 +139,8 @@ def submit(
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
-            help="YAML files (- for standard input), a script with its arguments, or a command "
-            "after --."
+            help="YAML files, a script with its arguments (- for either on standard input), or a "
+            "command after --."
         ),
     ] = None,
     *,
@@ -223,13 +224,14 @@ def submit(
             "nothing to submit: expected YAML files, a script, or a command after --",
             terminal.USAGE,
         )
-    is_command = not all(map(submit_options.is_document, arguments))
+    read_input = functools.cache(submit_options.input_bytes)
+    is_command = submit_options.is_command(arguments, read_input)
     if not is_command:
         submit_options.require_files_alone(at, arguments)
-        submissions = _from_files(arguments, context.identity(clone))
+        submissions = _from_files(arguments, context.identity(clone), read_input)
     else:
         behind = at.meta[submit_options.BEHIND]
-        script = submit_options.embedded_script(at, arguments, behind=behind)
+        script = submit_options.embedded_script(at, arguments, read_input, behind=behind)
         together, placement = submit_options.spread(nodes, tasks, most)
         problems: list[str] = []
         elements = submit_options.parse_array(array, problems)
@@ -285,14 +287,17 @@ def submit(
         )
 
 
-def _from_files(names: list[str], owner: str | None) -> list[change_requests.Submit]:
+def _from_files(
+    names: list[str], owner: str | None, read_input: Callable[[], bytes]
+) -> list[change_requests.Submit]:
     """Return the text of each file, or of standard input. Exit if any can't be read."""
     submissions: list[change_requests.Submit] = []
     problems: list[str] = []
     for name in dict.fromkeys(names):
         place = submit_options.STANDARD_INPUT if name == "-" else name
         try:
-            submissions.append(change_requests.Submit(_read(name), owner, place))
+            data = read_input() if name == "-" else Path(name).read_bytes()
+            submissions.append(change_requests.Submit(data.decode(), owner, place))
             sbatch_lines.note_lines(submissions[-1].text, place)
         except OSError as error:
             problems.append(f"{place} can't be read: {error.strerror or error}")
@@ -371,16 +376,6 @@ def exit_if_refused(results: list[change_requests.ChangeResult]) -> None:
     """Exit if safety limits hold what was done."""
     if any(one.refused for one in results):
         raise typer.Exit(terminal.REFUSED)
-
-
-def _read(argument: str) -> str:
-    """Return the text of a file, or of standard input for `-`.
-
-    Raises:
-        OSError, UnicodeDecodeError: there is no such text.
-    """
-    data = submit_options.input_bytes() if argument == "-" else Path(argument).read_bytes()
-    return data.decode()
 
 
 def change_all(

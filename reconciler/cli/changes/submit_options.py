@@ -15,7 +15,7 @@ import shlex
 import stat
 import sys
 import termios
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
@@ -61,6 +61,19 @@ def is_document(word: str) -> bool:
     return word == "-" or word.endswith((".yaml", ".yml"))
 
 
+def is_command(words: list[str], read_input: Callable[[], bytes]) -> bool:
+    """Return True if the words of `submit` are a command or a script, and not YAML.
+
+    What comes on standard input is a script if it begins like one.
+    """
+    if not all(map(is_document, words[:1] if words[0] == "-" else words)):
+        return True
+    try:
+        return words[0] == "-" and read_input().startswith(b"#!")
+    except OSError:  # who reads it says so
+        return False
+
+
 #: Parameters of `submit` that are not options of the job.
 _OF_THE_SUBMISSION = frozenset(
     {"arguments", "dry_run", "clone", "with_local", "server", "token_file"}
@@ -89,16 +102,18 @@ def _not_with_files(given: list[str], files: list[str]) -> tuple[str, int, list[
     )
 
 
-def embedded_script(at: typer.Context, words: list[str], *, behind: bool) -> str | None:
+def embedded_script(
+    at: typer.Context, words: list[str], read_input: Callable[[], bytes], *, behind: bool
+) -> str | None:
     """Return the text of a script that is submitted, or None for a command after `--`.
 
     Exit if the words are neither.
     """
     if behind:
         return None
-    if is_document(words[0]) or not Path(words[0]).is_file():
+    if words[0] != "-" and (is_document(words[0]) or not Path(words[0]).is_file()):
         _refuse(at, words)
-    return _script_text(at, words)
+    return _script_text(at, words, read_input)
 
 
 def _refuse(at: typer.Context, words: list[str]) -> NoReturn:
@@ -145,11 +160,11 @@ _INTERPRETERS = {
 }
 
 
-def _script_text(at: typer.Context, words: list[str]) -> str:
+def _script_text(at: typer.Context, words: list[str], read_input: Callable[[], bytes]) -> str:
     """Return the text of the script that the first word names. Exit if it is no text."""
     path = Path(words[0])
     try:
-        text = path.read_bytes().decode()
+        text = (read_input() if words[0] == "-" else path.read_bytes()).decode()
     except OSError as error:
         terminal.fail(f"{path} can't be read: {error.strerror or error}")
     except UnicodeDecodeError:
@@ -400,7 +415,7 @@ def input_bytes() -> bytes:
     if sys.stdin is None:
         raise OSError(errno.EBADF, "closed")
     if sys.stdin.isatty():
-        terminal.note("reading YAML from the terminal; end with Ctrl-D")
+        terminal.note("reading YAML or a script from the terminal; end with Ctrl-D")
     return sys.stdin.buffer.read()
 
 

@@ -1,5 +1,6 @@
 """Fields of a job by options of `submit`: named ones, any with `--set`, and `#SBATCH` lines."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -228,3 +229,57 @@ def test_lines_in_yaml_are_named(clone: Path, capsys: pytest.CaptureFixture[str]
     assert "these lines change nothing: #SBATCH --gres=gpu:2" in " ".join(
         capsys.readouterr().err.split()
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("srun python3 a.py", True),
+        ("  exec srun a", True),
+        ("# srun a", False),
+        ("echo srun a", False),
+    ],
+)
+def test_steps_of_slurm_are_told_before_they_fail(
+    line: str, capsys: pytest.CaptureFixture[str], *, told: bool
+) -> None:
+    options = job_document.JobOptions("j", ("job.sh",), script=f"#!/bin/sh\n{line}\n")
+    assert sbatch_lines.fill(options, named=False) == options
+    assert ("srun: there are no steps here" in capsys.readouterr().err) == told
+
+
+class _Input:
+    """Standard input that can be read once."""
+
+    def __init__(self, text: str) -> None:
+        self.buffer = io.BytesIO(text.encode())
+
+    def isatty(self) -> bool:
+        return False
+
+    def fileno(self) -> int:
+        raise OSError
+
+
+@pytest.mark.usefixtures("clone")
+def test_a_script_may_come_on_standard_input(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = "#!/bin/sh\n#SBATCH --time=5\necho $1\n"
+    monkeypatch.setattr("sys.stdin", _Input(script))
+    assert _submit("--name", "heard", "-", "word") == 0
+    found = yaml.safe_load(capsys.readouterr().out)
+    assert found["metadata"]["name"] == "heard"
+    assert (found["spec"]["script"], found["spec"]["arguments"]) == (script, ["word"])
+    assert found["spec"]["timeLimit"] == "5m"
+
+
+@pytest.mark.usefixtures("clone")
+def test_yaml_on_standard_input_is_no_script(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = {"apiVersion": "muster/v1", "kind": "Job", "metadata": {"name": "told"},
+                "spec": {"command": ["true"], "resources": {"cpu": 1}}}  # fmt: skip
+    monkeypatch.setattr("sys.stdin", _Input(yaml.safe_dump(document)))
+    assert _submit("-") == 0, capsys.readouterr().err
+    assert yaml.safe_load(capsys.readouterr().out)["metadata"]["name"] == "told"
