@@ -26,6 +26,7 @@ NAMES = (
     "cycle",
     "fragmentation",
     "philly",
+    "estimates",
     "fill",
     "reclaim",
     "consolidate",

@@ -44,16 +44,15 @@ _FIGURES = (
 )
 
 
-def _load(options: argparse.Namespace) -> workloads.Workload:
-    path: Path = options.jobs
+def load(path: Path, count: int | None, seed: int) -> workloads.Workload:
+    """Return the first jobs of the trace, with time limits."""
     try:
         workload = trace_simulation.read_file(path, workloads.read_philly)
     except trace_simulation.SimulateError as error:
         raise RuntimeError(str(error)) from error
     for row in workload.malformed:
         print(f"{path}: line {row.line} is left out: {row.why}", file=sys.stderr)
-    workload = workloads.first(workload, options.first)
-    return workloads.with_limits(workload, options.seed)
+    return workloads.with_limits(workloads.first(workload, count), seed)
 
 
 def _peer(
@@ -108,7 +107,7 @@ class Idle:
         self.found.settle(self.found.until)
         shares = {kind: gpu_s / self.capacity_gpu_s for kind, gpu_s in self.found.gpu_s.items()}
         shares["until the next look"] = max(0.0, 1 - utilisation - sum(shares.values()))
-        return [_row(f"muster_idle: {kind}", share, "1") for kind, share in sorted(shares.items())]
+        return [row(f"muster_idle: {kind}", share, "1") for kind, share in sorted(shares.items())]
 
 
 class Reasons:
@@ -152,9 +151,9 @@ class Reasons:
             sums[verdict] += count
         false = sums[truth.Verdict.FALSE]
         return [
-            _row("muster_reasons_checked", sums.total() - sums[truth.Verdict.OPEN], "count"),
-            _row("muster_reasons_false", false, "count", goal="value == 0", met=not false),
-            _row("muster_reasons_not_decided", sums[truth.Verdict.OPEN], "count"),
+            row("muster_reasons_checked", sums.total() - sums[truth.Verdict.OPEN], "count"),
+            row("muster_reasons_false", false, "count", goal="value == 0", met=not false),
+            row("muster_reasons_not_decided", sums[truth.Verdict.OPEN], "count"),
         ]
 
 
@@ -183,13 +182,18 @@ def _muster(
     each = trace_replay.Options(cycle_every_s=options.cycle_every)
     run = trace_replay.replay_rows(workload, structure, GPUS, each, tell, look=look)
     own_s = time.monotonic() - began - told.spent_s - idle.spent_s
-    return trace_results.figures(run), run.estimate_errors_s, own_s
+    return (
+        trace_results.figures(run),
+        [one.started_s - one.expected_s for one in run.estimates],
+        own_s,
+    )
 
 
-def _row(name: str, value: float | None, unit: str, **more: Any) -> dict[str, Any]:
-    row = {"name": name, "value": value, "unit": unit}
-    row.update({"peer": None, "peer_value": None, "ratio": None, "goal": None, "met": None})
-    return row | more
+def row(name: str, value: float | None, unit: str, **more: Any) -> dict[str, Any]:
+    """Return a row of a report, with what more there is to say."""
+    made = {"name": name, "value": value, "unit": unit}
+    made.update({"peer": None, "peer_value": None, "ratio": None, "goal": None, "met": None})
+    return made | more
 
 
 def compare(
@@ -200,7 +204,7 @@ def compare(
     for peer, found in others.items():
         for field, unit in _FIGURES:
             value, peer_value = getattr(own, field), getattr(found, field)
-            row = _row(
+            found_row = row(
                 f"muster_{field}",
                 value,
                 unit,
@@ -209,13 +213,13 @@ def compare(
                 ratio=value / peer_value if peer_value else None,
             )
             if field == "slowdown_mean":
-                row |= {"goal": "value < peer_value", "met": value < peer_value}
+                found_row |= {"goal": "value < peer_value", "met": value < peer_value}
             if field == "utilisation":
                 met = value >= peer_value or math.isclose(value, peer_value, rel_tol=1e-3)
-                row |= {"goal": "value >= peer_value", "met": met}
-            rows.append(row)
+                found_row |= {"goal": "value >= peer_value", "met": met}
+            rows.append(found_row)
     rows.append(
-        _row(
+        row(
             "muster_shortfall",
             own.shortfall,
             "1",
@@ -231,12 +235,12 @@ def _estimates(errors_s: list[float]) -> list[dict[str, Any]]:
     if not errors_s:
         return [{"not_measured": "error of estimated starts: nobody who waited had an estimate"}]
     ordered = sorted(errors_s)
-    rows = [_row("muster_estimates", len(ordered), "count")]
+    rows = [row("muster_estimates", len(ordered), "count")]
     for name, place in (("p05", 0.05), ("p25", 0.25), ("p50", 0.5), ("p75", 0.75), ("p95", 0.95)):
         value = ordered[round(place * (len(ordered) - 1))]
-        rows.append(_row(f"muster_estimate_error_{name}_s", value, "s"))
+        rows.append(row(f"muster_estimate_error_{name}_s", value, "s"))
     mean_s = sum(map(abs, ordered)) / len(ordered)
-    return [*rows, _row("muster_estimate_error_mean_of_amounts_s", mean_s, "s")]
+    return [*rows, row("muster_estimate_error_mean_of_amounts_s", mean_s, "s")]
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
@@ -276,7 +280,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 def run(arguments: list[str]) -> list[dict[str, Any]]:
     """Measure; the rows of the report."""
     options = _options(arguments)
-    workload = _load(options)
+    workload = load(options.jobs, options.first, options.seed)
     if not workload.rows:
         raise RuntimeError(f"{options.jobs} holds no job that could be read")
     with concurrent.futures.ProcessPoolExecutor(1) as pool:
@@ -291,14 +295,14 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
     goal = f"value < {_LIMIT_S:g}"
     whole = options.first is None and not options.cycle_every
     rows.append(
-        _row("muster_wall_s", own_s, "s", goal=goal if whole else None,
+        row("muster_wall_s", own_s, "s", goal=goal if whole else None,
              met=own_s < _LIMIT_S if whole else None)
     )  # fmt: skip
-    rows += [_row(f"{name}_wall_s", taken_s, "s") for name, (_, taken_s) in others.items()]
-    rows.append(_row("jobs", own.jobs, "count"))
-    rows.append(_row("malformed_rows", workload.malformed_count, "count"))
-    rows.append(_row("muster_cycles", own.cycles, "count"))
-    rows.append(_row("muster_evictions", own.evictions, "count"))
+    rows += [row(f"{name}_wall_s", taken_s, "s") for name, (_, taken_s) in others.items()]
+    rows.append(row("jobs", own.jobs, "count"))
+    rows.append(row("malformed_rows", workload.malformed_count, "count"))
+    rows.append(row("muster_cycles", own.cycles, "count"))
+    rows.append(row("muster_evictions", own.evictions, "count"))
     rows += _estimates(errors_s)
     rows += told.rows() + idle.rows(own.utilisation)
     if options.first is not None:

@@ -134,8 +134,8 @@ class _Ledger:
         self._enough: dict[str, dict[str, int]] = {}
         self._lives: dict[tuple[str, int], _Life] = {}
         self._done_s: dict[tuple[str, int], float] = {}
-        self._expected: dict[str, float] = {}
-        self.estimate_errors_s: list[float] = []
+        self._expected: dict[str, trace_results.StartEstimate] = {}
+        self.estimates: list[trace_results.StartEstimate] = []
 
     def add(self, job: desired.Job, submit_s: float, runs_s: Runs) -> None:
         """Expect a job; ``runs_s`` returns the duration of the work of each element."""
@@ -175,7 +175,7 @@ class _Ledger:
             job.start_s = at - BEGIN
             expected = self._expected.pop(attempt.job, None)
             if expected is not None:
-                self.estimate_errors_s.append(at - expected)
+                self.estimates.append(msgspec.structs.replace(expected, started_s=job.start_s))
 
     def _is_enough(self, job: str, tasks: Mapping[str, int]) -> bool:
         return all(tasks.get(name, 0) >= least for name, least in self._enough[job].items())
@@ -234,7 +234,11 @@ class _Ledger:
         """Note a cycle's outcome."""
         self.finished_now += [record.name for record in result.jobs if record.finished]
         for job, one in (result.expected or {}).items():
-            self._expected.setdefault(job, one.at)
+            if job not in self._expected:
+                latest = math.inf if one.latest is None else one.latest
+                self._expected[job] = trace_results.StartEstimate(
+                    job, self.now() - BEGIN, one.at - BEGIN, latest - BEGIN, one.certain
+                )
         if self.look is not None:
             self.look()
 
@@ -291,7 +295,7 @@ def replay(
         stretches=ledger.stretches + _under_way(cluster, ledger),
         guaranteed=_guaranteed(structure, unit),
         lost_unit_s=ledger.lost_unit_s,
-        estimate_errors_s=ledger.estimate_errors_s,
+        estimates=ledger.estimates,
         cycles=cluster.cycles,
         gave_up_s=gave_up_s,
     )

@@ -68,6 +68,23 @@ class Occupancy(msgspec.Struct, frozen=True):
     evicted: bool = False
 
 
+class StartEstimate(msgspec.Struct, frozen=True):
+    """What was told of the start of a job, and when it started, in seconds since the beginning.
+
+    Attributes:
+        told_s: when it was told first.
+        expected_s: the forecast. latest_s: the bound, infinite if there is none.
+        is_certain: the bound was said to hold.
+    """
+
+    job: str
+    told_s: float
+    expected_s: float
+    latest_s: float
+    is_certain: bool
+    started_s: float = math.inf
+
+
 class Run(msgspec.Struct):
     """One policy over one workload.
 
@@ -82,7 +99,7 @@ class Run(msgspec.Struct):
             end.
         lost_unit_s: unit-seconds of work lost by evictions.
         cycles: number of decisions.
-        estimate_errors_s: first start minus the first estimate of it, if there was one.
+        estimates: the first one of each job that had one and has started, in order of starts.
     """
 
     policy: str
@@ -92,7 +109,7 @@ class Run(msgspec.Struct):
     guaranteed: Mapping[str, float] = {}
     lost_unit_s: float = 0.0
     cycles: int = 0
-    estimate_errors_s: list[float] = []
+    estimates: list[StartEstimate] = []
     unit: Literal["gpu", "cpu"] = "gpu"
     later: list[str] = []
     gave_up_s: float | None = None

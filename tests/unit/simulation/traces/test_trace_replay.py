@@ -288,4 +288,5 @@ def test_the_first_estimate_of_a_start_is_held_against_what_happened() -> None:
     waiting = tuple(TraceJob(name, 0.0, 40.0, 1, "q", limit_s=100) for name in ("first", "second"))
     found = run(Workload(waiting), nodes=1, per_node=1)
     assert [job.start_s for job in found.jobs] == [0, 40]
-    assert found.estimate_errors_s == [-60.0]
+    (told,) = found.estimates
+    assert told.started_s - told.expected_s == -60.0
