@@ -106,6 +106,11 @@ def figures(name: str, told: Sequence[trace_results.StartEstimate]) -> list[dict
     )
     errors_s = sorted(abs(one.started_s - one.expected_s) for one in told)
     rows.append(philly.row(f"{name}: amount of the error p50", _at(errors_s, 0.5), "s"))
+    ranged = [one for one in told if one.between_s]
+    within = sum(one.between_s[0] <= one.started_s <= one.between_s[1] for one in ranged)
+    rows.append(philly.row(f"{name}: told with a range", len(ranged) / len(told), "1"))
+    if ranged:
+        rows.append(philly.row(f"{name}: started within it", within / len(ranged), "1"))
     certain = [one for one in told if one.is_certain]
     wrong = sum(one.started_s > one.latest_s + 1.0 for one in certain)
     rows.append(philly.row(f"{name}: said to be certain", len(certain) / len(told), "1"))

@@ -16,7 +16,7 @@ from reconciler.core import cycle_journal, observed_state
 from reconciler.metrics import usage_accounting
 from reconciler.model import desired
 from reconciler.model.state import outcome, records
-from reconciler.operations.views import job_views
+from reconciler.operations.views import stored_views
 from reconciler.store import sql_store
 
 log = logging.getLogger("muster.loop")
@@ -124,7 +124,7 @@ class Committer:
     ) -> None:
         views, desired_state = dict(view), basis.desired_state
         if desired_state.status != self._shown:
-            views[job_views.SYNC] = self._encoder.encode(desired_state.status)
+            views[stored_views.SYNC] = self._encoder.encode(desired_state.status)
         with self._suppress("views"):
             views |= self._views(result, desired_state)
         written = cycle_journal.NOTHING
@@ -161,7 +161,7 @@ class Committer:
     def _views(
         self, result: outcome.Outcome, desired_state: desired.Desired
     ) -> Mapping[str, bytes]:
-        views = job_views.cycle_views(result)
+        views = stored_views.cycle_views(result)
         if result.desired_generation != self._state.desired_generation:
-            views |= job_views.desired_views(desired_state)
+            views |= stored_views.desired_views(desired_state)
         return views

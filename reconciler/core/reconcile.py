@@ -31,7 +31,7 @@ from reconciler.core.jobs import (
 from reconciler.core.nodes import check_trials, clock_steps, draining, health, node_reports
 from reconciler.core.pools import autoscaling, provisioning
 from reconciler.core.quota import budgets, unschedulable
-from reconciler.core.snapshot import learned_mix, queue_usage, snapshot_builder
+from reconciler.core.snapshot import learned_mix, queue_usage, snapshot_builder, start_history
 from reconciler.model import desired
 from reconciler.model.state import outcome, records, scheduler_state
 from reconciler.scheduling import decisions
@@ -332,17 +332,9 @@ def _schedule(
         context.alarm.wake(context.now + unschedulable.AGAIN_S)
     if inputs is None and context.alarm.schedule_at is not None:
         context.alarm.wake(context.alarm.schedule_at)
-    return _Schedule(inputs, queues, decided.promised, state, _expected_starts(decided))
-
-
-def _expected_starts(decided: decisions.Decisions) -> dict[str, outcome.ExpectedStart]:
-    """Return when each pending job is expected to start, by job."""
-    return {
-        job: outcome.ExpectedStart(
-            start.at, start.certain, start.latest if start.certain else None, start.takes_back
-        )
-        for job, start in decided.estimates.items()
-    }
+    state = start_history.renewed(state, context.jobs, decided.estimates, at)
+    expected = start_history.expected_starts(decided.estimates, state, at)
+    return _Schedule(inputs, queues, decided.promised, state, expected)
 
 
 def _learned(

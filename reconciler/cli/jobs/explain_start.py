@@ -96,8 +96,17 @@ def start_text(job: Json, now: float) -> str:
         return f"{forecast}, {ago} ago: it starts {as_soon_as}"
     depends = takes_back
     if not (depends or job.get("estimatedCertain")):
-        depends = ", unless other jobs reclaim that capacity first"
-    return f"{forecast}{_in(at, now)}{depends}"
+        depends = "; not certain: others may reclaim it first"
+    return f"{forecast}{_in(at, now)}{_between(job)}{depends}"
+
+
+def _between(job: Json) -> str:
+    """Return when most jobs started that were told such a wait; empty if too few were."""
+    between = job.get("estimatedBetween")
+    if not between:
+        return ""
+    early, late = map(terminal.format_clock, between)
+    return f", most likely between {early} and {late}" if early != late else ""
 
 
 def _in(at: float, now: float) -> str:

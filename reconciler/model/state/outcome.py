@@ -112,13 +112,15 @@ class ExpectedStart(msgspec.Struct, frozen=True):
 
     ``latest``: time by which it certainly starts if running work keeps its limits; None: unknown.
     ``takes_back``: it starts then because other queues must give up what they have above their
-    share.
+    share. ``between``: eight in ten jobs that were told such a wait started between
+    these two moments; empty: too few were.
     """
 
     at: float
     certain: bool = False
     latest: float | None = None
     takes_back: bool = False
+    between: tuple[float, ...] = ()
 
 
 class Outcome(msgspec.Struct, frozen=True):

@@ -46,6 +46,17 @@ class TaskKind(msgspec.Struct, frozen=True):
     selector: tuple[tuple[str, str], ...] = ()
 
 
+class ToldStart(msgspec.Struct, frozen=True):
+    """The first estimate of a job's start: when it was told, and the wait that it meant.
+
+    ``order`` is that of the job's arrival, which tells its runs apart.
+    """
+
+    order: int
+    at: float
+    wait_s: float
+
+
 class Growing(msgspec.Struct, frozen=True):
     """State of the scale-up of pools.
 
@@ -78,6 +89,8 @@ class SchedulerState(msgspec.Struct, frozen=True):
             all jobs of the owner.
         spent: GPU-seconds charged to each quota, by the hour in which the work ended.
         growing: state of the scale-up of pools.
+        told_starts: first estimates of jobs that still wait for their first start, by name.
+        start_ratios: real waits divided by told ones, the newest last, by the length of the wait.
         short_since: time since when an element (``JOB/ELEMENT``) has fewer tasks than it needs.
     """
 
@@ -95,6 +108,8 @@ class SchedulerState(msgspec.Struct, frozen=True):
     growing: Growing = Growing()
     slices: Mapping[str, Mapping[int, float]] = {}
     turns: tuple[Turn, ...] = ()
+    told_starts: Mapping[str, ToldStart] = {}
+    start_ratios: Mapping[int, tuple[float, ...]] = {}
 
 
 NOTHING = SchedulerState()

@@ -20,7 +20,7 @@ from reconciler.operations.plan import (
     revisions,
     snapshot_worker,
 )
-from reconciler.operations.views import job_views
+from reconciler.operations.views import stored_views
 from reconciler.store import StoreError, StoreReader
 
 #: Exit codes of this module as a process.
@@ -41,7 +41,7 @@ def of_store(
         RevisionError: the repository or a revision can't be read.
         StoreError: the store can't be read.
     """
-    sync = job_views.stored_sync(reader.view(job_views.SYNC))
+    sync = stored_views.stored_sync(reader.view(stored_views.SYNC))
     if sync.jobs_revision is None:
         raise PlanError("no revision is in force yet; there is nothing to compare with")
     snapshot = cluster_snapshot.unpack(snapshot_worker.take(reader, now), "the store")

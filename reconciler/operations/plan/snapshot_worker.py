@@ -10,7 +10,7 @@ import time
 
 from reconciler import __version__
 from reconciler.operations.plan import cluster_snapshot
-from reconciler.operations.views import job_views
+from reconciler.operations.views import stored_views
 from reconciler.store import StoreError, StoreReader
 
 
@@ -20,14 +20,14 @@ def take(reader: StoreReader, now: float) -> bytes:
     Raises:
         StoreError: the store can't be read.
     """
-    sync = job_views.stored_sync(reader.view(job_views.SYNC))
+    sync = stored_views.stored_sync(reader.view(stored_views.SYNC))
     live = cluster_snapshot.Live(
         muster=__version__,
         at=now,
         revision=sync.jobs_revision,
         structure_revision=sync.structure_revision,
         observed=reader.observed(now),
-        pools=job_views.stored_pools(reader.view(job_views.POOLS)),
+        pools=stored_views.stored_pools(reader.view(stored_views.POOLS)),
         held={
             job: one.digest or str(number)
             for number, one in enumerate(sync.held)

@@ -13,7 +13,7 @@ import msgspec
 from reconciler.model.rules import usage_charges
 from reconciler.model.state import usage_rollups
 from reconciler.model.values import times
-from reconciler.operations.views import job_views
+from reconciler.operations.views import stored_views
 from reconciler.store import StoreReader, rollups
 
 What = Literal["usage", "waiting", "efficiency", "fairness"]
@@ -320,7 +320,9 @@ def _of_everything(reader: StoreReader, asked: ReportPeriod) -> _Table:
 
 def _parents(reader: StoreReader) -> dict[str, str | None]:
     """Return the parent of each queue, as they are now."""
-    return {one.name: one.parent for one in job_views.stored_queues(reader.view(job_views.QUEUES))}
+    return {
+        one.name: one.parent for one in stored_views.stored_queues(reader.view(stored_views.QUEUES))
+    }
 
 
 def _with_children(

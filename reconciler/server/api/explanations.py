@@ -18,7 +18,7 @@ from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState
 from reconciler.model.values import times
 from reconciler.operations.history import past_reasons
-from reconciler.operations.views import job_views
+from reconciler.operations.views import job_views, stored_views
 from reconciler.server import errors
 from reconciler.server.api import envelopes, queries
 from reconciler.server.auth import authentication, read_rights
@@ -132,7 +132,7 @@ def _now(
         raise queries.unknown_job(reader, name, None)
     (shown,) = queries.show_jobs(reader, [found], job_views.ATTEMPTS_IN_JOB, rights)
     events = map(job_views.event_view, reader.events(job=name, limit=limit))
-    usages = job_views.stored_queues(reader.view(job_views.QUEUES))
+    usages = stored_views.stored_queues(reader.view(stored_views.QUEUES))
     queue = next((job_views.queue_view(one) for one in usages if one.name == shown.queue), None)
     return envelopes.Explanation(
         job=shown,

@@ -9,7 +9,7 @@ from litestar.di import NamedDependency
 from reconciler import __version__
 from reconciler.model import desired
 from reconciler.model.values import times
-from reconciler.operations.views import identity_views, job_views
+from reconciler.operations.views import identity_views, stored_views
 from reconciler.server.api import envelopes
 from reconciler.server.api.queries import FAILS
 from reconciler.server.auth import authentication
@@ -24,7 +24,7 @@ def identity(
     link: NamedDependency[LinkClient],
 ) -> envelopes.IdentityEnvelope:
     """Return what the token of this call stands for, and the clock that judges it."""
-    structure = job_views.stored_structure(store.reader.view(job_views.STRUCTURE))
+    structure = stored_views.stored_structure(store.reader.view(stored_views.STRUCTURE))
     caller = authentication.identity_of(request)
     shown = identity_views.shown(structure or desired.Structure(), caller.name)
     return envelopes.IdentityEnvelope(

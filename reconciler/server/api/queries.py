@@ -22,6 +22,7 @@ from reconciler.operations.views import (
     attempt_views,
     job_views,
     quota_views,
+    stored_views,
     submission_views,
     view_types,
 )
@@ -67,7 +68,7 @@ def show_jobs(
     attempts = reader.attempts_of(jobs, attempts_max) if attempts_max else {}
     running = reader.tasks_running(jobs)
     places = reader.places([job.name for job in jobs if job.state is JobState.PENDING])
-    expected = job_views.stored_expected(reader.view(job_views.EXPECTED)) if places else {}
+    expected = stored_views.stored_expected(reader.view(stored_views.EXPECTED)) if places else {}
     undecided = undecided_jobs(reader)
     return [
         rights.job(
@@ -86,7 +87,7 @@ def show_jobs(
 
 def undecided_jobs(reader: StoreReader) -> dict[str, tuple[Reason, ...]]:
     """Return messages about jobs that are known and not decided as written, to show first."""
-    sync = job_views.stored_sync(reader.view(job_views.SYNC))
+    sync = stored_views.stored_sync(reader.view(stored_views.SYNC))
     return {name: (reason,) for name, reason in job_views.undecided_jobs(sync).items()}
 
 
@@ -108,17 +109,17 @@ def unknown_job(reader: StoreReader, name: str, run: int | None) -> errors.Failu
         for length in (2, 1)
         for job in reader.jobs(JobChoice(name_prefix=name[:length]), limit=ALIKE_MAX)
     }
-    refused = job_views.stored_refused(reader.view(job_views.REFUSED))
+    refused = stored_views.stored_refused(reader.view(stored_views.REFUSED))
     hint = suggestions.hint(name, [*alike, *(one for one in refused if one not in alike)])
     return errors.Failure(404, f"there is no Job/{name}{hint or '; `muster jobs` lists them'}")
 
 
 def show_refused(reader: StoreReader, prefix: str) -> list[view_types.JobView]:
     """Jobs that are written but so that they can't run, and never could."""
-    refused = job_views.stored_refused(reader.view(job_views.REFUSED))
+    refused = stored_views.stored_refused(reader.view(stored_views.REFUSED))
     names = sorted(name for name in refused if name.startswith(prefix))[:LIMIT_MAX]
     known = {name for name in names if reader.job(name) is not None}
-    sync = job_views.stored_sync(reader.view(job_views.SYNC))
+    sync = stored_views.stored_sync(reader.view(stored_views.SYNC))
     at, undecided = sync.checked_at or 0.0, job_views.undecided_jobs(sync)
     return [
         job_views.refused_view(name, refused[name], at, is_undecided=name in undecided)
@@ -135,21 +136,19 @@ def count_jobs(reader: StoreReader) -> dict[str, int]:
     for state, key, count in found:
         is_invalid = any(one.code is ReasonCode.INVALID for one in reasons.get(key, ()))
         counts["Invalid" if is_invalid else state] += count
-    refused = len(show_refused(reader, ""))
-    if refused:
-        counts["Invalid"] += refused
-    return dict(counts)
+    counts["Invalid"] += len(show_refused(reader, ""))
+    return dict(+counts)  # without zeros
 
 
 def is_structure_otherwise(reader: StoreReader) -> bool:
     """Return True if objects may be in force that git does not have like this any more."""
-    sync = job_views.stored_sync(reader.view(job_views.SYNC))
+    sync = stored_views.stored_sync(reader.view(stored_views.SYNC))
     return sync.sync == "OutOfSync" and sync.structure_revision != sync.attempted_revision
 
 
 def is_structure_refused(reader: StoreReader) -> bool:
     """Return True if no change of structure applies: it is held, or none was ever accepted."""
-    sync = job_views.stored_sync(reader.view(job_views.SYNC))
+    sync = stored_views.stored_sync(reader.view(stored_views.SYNC))
     held = any(one.part == "structure" for one in sync.held)
     return sync.sync == "OutOfSync" and (held or sync.structure_revision is None)
 
@@ -269,7 +268,7 @@ def job(
         reports=attempt_views.TaskReports(written, used),
         reasons=(*undecided, *reasons.get(found.reason_key, ())),
         place=store.reader.places([name]).get(name),
-        expected=job_views.stored_expected(store.reader.view(job_views.EXPECTED)).get(name),
+        expected=stored_views.stored_expected(store.reader.view(stored_views.EXPECTED)).get(name),
         running=store.reader.tasks_running([found]).get(found.key, 0),
     )
     shown = rights_of(store.reader, request).job(array_views.with_indexes(shown, found))
@@ -289,19 +288,19 @@ def show_nodes(reader: StoreReader, sessions: Sessions) -> list[view_types.NodeV
 
 def show_queues(reader: StoreReader) -> list[view_types.QueueView]:
     """Return all queues, parents first."""
-    usages = job_views.stored_queues(reader.view(job_views.QUEUES))
-    suspended = dict(job_views.stored_sync(reader.view(job_views.SYNC)).suspended)
+    usages = stored_views.stored_queues(reader.view(stored_views.QUEUES))
+    suspended = dict(stored_views.stored_sync(reader.view(stored_views.SYNC)).suspended)
     for one in reader.overrides():
         if one.verb == "suspend":
             suspended.setdefault(records.suspended_label(one.subject), one.made_at)
-    structure = job_views.stored_structure(reader.view(job_views.STRUCTURE))
+    structure = stored_views.stored_structure(reader.view(stored_views.STRUCTURE))
     said = structure.queues if structure is not None else {}
     return [job_views.queue_view(usage, suspended, said.get(usage.name)) for usage in usages]
 
 
 def show_pools(reader: StoreReader) -> list[view_types.PoolView]:
     """Return all pools."""
-    declared = job_views.stored_pools(reader.view(job_views.POOLS))
+    declared = stored_views.stored_pools(reader.view(stored_views.POOLS))
     known = {node.name: node for node in reader.nodes()}
     instances = reader.provisions()
     return [job_views.pool_view(pool, known, instances.get(pool.name)) for pool in declared]
@@ -314,7 +313,7 @@ def show_sync(
     caller: tokens.Caller,
 ) -> view_types.SyncView:
     """Return the sync status; commands of jobs only for callers who may see everybody's."""
-    sync = job_views.stored_sync(reader.view(job_views.SYNC))
+    sync = stored_views.stored_sync(reader.view(stored_views.SYNC))
     if authorization.why_not_snapshot(reader, caller):
         sync = msgspec.structs.replace(sync, problems=tuple(map(redaction.unquoted, sync.problems)))
     view = job_views.sync_view(
@@ -360,7 +359,7 @@ def quotas(
     fields: field_choice.Fields = None,
 ) -> envelopes.Quotas:
     """Return all quotas and their usage as of the last cycle."""
-    structure = job_views.stored_structure(store.reader.view(job_views.STRUCTURE))
+    structure = stored_views.stored_structure(store.reader.view(stored_views.STRUCTURE))
     head, items = envelopes.head(link.published), []
     if structure is not None and structure.quotas:
         as_of = times.parse_time(head["as_of"])

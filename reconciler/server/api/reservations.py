@@ -6,7 +6,7 @@ from typing import Any
 from litestar import get
 from litestar.di import NamedDependency
 
-from reconciler.operations.views import job_views, reservation_views
+from reconciler.operations.views import reservation_views, stored_views
 from reconciler.server.api import entity_tags, envelopes, field_choice
 from reconciler.server.api.queries import FAILS
 from reconciler.server.loop_link import LinkClient
@@ -21,7 +21,7 @@ def reservations(
     fields: field_choice.Fields = None,
 ) -> envelopes.ReservationsEnvelope:
     """Return the reservations that are open or come, with their next window."""
-    structure = job_views.stored_structure(store.reader.view(job_views.STRUCTURE))
+    structure = stored_views.stored_structure(store.reader.view(stored_views.STRUCTURE))
     shown = reservation_views.shown(structure, time.time())
     return field_choice.listed(envelopes.ReservationsEnvelope, shown, link.published, fields)
 

@@ -14,7 +14,7 @@ from reconciler.model.policy import access
 from reconciler.model.state import records
 from reconciler.model.values import times
 from reconciler.operations.changes import remote_changes, suspension
-from reconciler.operations.views import job_views
+from reconciler.operations.views import stored_views
 from reconciler.server import errors
 from reconciler.server.auth import tokens
 from reconciler.store import StoreReader
@@ -71,7 +71,7 @@ def are_signed(reader: AuthorizationContext) -> bool:
     Raises:
         StoreError: the store can't be read.
     """
-    structure = job_views.stored_structure(reader.view(job_views.STRUCTURE))
+    structure = stored_views.stored_structure(reader.view(stored_views.STRUCTURE))
     return structure is not None and structure.settings.verification == "required"
 
 
@@ -95,7 +95,7 @@ def uncommittable(
     Raises:
         StoreError: the store can't be read.
     """
-    structure = job_views.stored_structure(reader.view(job_views.STRUCTURE))
+    structure = stored_views.stored_structure(reader.view(stored_views.STRUCTURE))
     if structure is None or structure.settings.verification != "required":
         return {}
     yourself = "commit it yourself, signed, in a clone (--clone)"
@@ -138,7 +138,7 @@ def elsewhere(
     Raises:
         StoreError: the store can't be read.
     """
-    structure = job_views.stored_structure(reader.view(job_views.STRUCTURE))
+    structure = stored_views.stored_structure(reader.view(stored_views.STRUCTURE))
     if structure is None or structure.settings.verification != "required":
         return {}
     found: dict[int, str] = {}
@@ -191,7 +191,7 @@ def confined(
     Raises:
         StoreError: the store can't be read.
     """
-    structure = job_views.stored_structure(reader.view(job_views.STRUCTURE))
+    structure = stored_views.stored_structure(reader.view(stored_views.STRUCTURE))
     if structure is None or structure.settings.verification != "required":
         return list(changes)
     return [msgspec.structs.replace(change, below=jobs_folder) for change in changes]
@@ -240,8 +240,8 @@ def refusals(
     """
     if caller.role == ADMIN:
         return {}
-    structure = job_views.stored_structure(reader.view(job_views.STRUCTURE))
-    sync = job_views.stored_sync(reader.view(job_views.SYNC))
+    structure = stored_views.stored_structure(reader.view(stored_views.STRUCTURE))
+    sync = stored_views.stored_sync(reader.view(stored_views.SYNC))
     if structure is None or sync.structure_revision is None:
         return dict.fromkeys(range(len(changes)), NOTHING_IN_FORCE)
     found: dict[int, str] = {}
@@ -279,7 +279,7 @@ def is_in_force(reader: AuthorizationContext, name: str) -> bool:
     Raises:
         StoreError: the store can't be read.
     """
-    refused = job_views.stored_refused(reader.view(job_views.REFUSED))
+    refused = stored_views.stored_refused(reader.view(stored_views.REFUSED))
     return name not in refused and reader.job(name) is not None
 
 
@@ -309,8 +309,8 @@ def early_refusals(
 
 def _why_no_job(reader: AuthorizationContext, who: str) -> str:
     """Return why a person may change no job at all; empty if there may be one."""
-    structure = job_views.stored_structure(reader.view(job_views.STRUCTURE))
-    sync = job_views.stored_sync(reader.view(job_views.SYNC))
+    structure = stored_views.stored_structure(reader.view(stored_views.STRUCTURE))
+    sync = stored_views.stored_sync(reader.view(stored_views.SYNC))
     if structure is None or sync.structure_revision is None:
         return NOTHING_IN_FORCE
     decision = access.of_any_job(structure.access, who)
@@ -344,7 +344,7 @@ def why_not_snapshot(reader: StoreReader, caller: tokens.Caller) -> str:
     """
     if caller.role == ADMIN:
         return ""
-    structure = job_views.stored_structure(reader.view(job_views.STRUCTURE))
+    structure = stored_views.stored_structure(reader.view(stored_views.STRUCTURE))
     if structure is None:
         return NOTHING_IN_FORCE
     decision = access.of_snapshot(structure.access, caller.name)

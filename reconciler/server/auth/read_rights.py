@@ -11,7 +11,7 @@ from reconciler.model.policy import access, queue_paths
 from reconciler.model.state import identifiers, records
 from reconciler.model.values import times
 from reconciler.operations.reports import attempt_rows
-from reconciler.operations.views import job_views, unread_views, view_types
+from reconciler.operations.views import stored_views, unread_views, view_types
 from reconciler.server import errors
 from reconciler.server.auth import authorization, tokens
 from reconciler.store import StoreReader
@@ -40,9 +40,9 @@ class ReadRights:
         self._known: dict[str, access.Decision] = {}
         self._is_admin = caller.role == authorization.ADMIN
         if not self._is_admin:
-            sync = job_views.stored_sync(reader.view(job_views.SYNC))
+            sync = stored_views.stored_sync(reader.view(stored_views.SYNC))
             if sync.structure_revision is not None:
-                self._structure = job_views.stored_structure(reader.view(job_views.STRUCTURE))
+                self._structure = stored_views.stored_structure(reader.view(stored_views.STRUCTURE))
 
     @property
     def everything(self) -> bool:

@@ -19,7 +19,7 @@ from reconciler.model.rules import recurrence
 from reconciler.model.values import times
 from reconciler.operations import job_pruning
 from reconciler.operations.changes import remote_changes
-from reconciler.operations.views import job_views
+from reconciler.operations.views import stored_views
 from reconciler.server.auth import authorization, tokens
 from reconciler.server.repository_facts import RepositoryFacts
 from reconciler.server.repository_hints import RepositoryHints
@@ -94,8 +94,8 @@ class Housekeeping:
         now = self._clock()
         if now < self._not_before:
             return None
-        body = await asyncio.to_thread(self._store.reader.view, job_views.STRUCTURE)
-        structure = job_views.stored_structure(body)
+        body = await asyncio.to_thread(self._store.reader.view, stored_views.STRUCTURE)
+        structure = stored_views.stored_structure(body)
         said = structure.settings.retain_files if structure is not None else None
         if said is None:
             # from the moment of the request on, not for missed times before

@@ -13,7 +13,7 @@ import msgspec
 
 from reconciler.model import desired
 from reconciler.operations.changes import held_changes, remote_changes
-from reconciler.operations.views import job_views
+from reconciler.operations.views import job_views, stored_views
 from reconciler.server.auth import authentication, authorization, tokens
 from reconciler.server.changes import text_worker
 from reconciler.server.process import batching
@@ -138,8 +138,8 @@ class ChangeReview:
         self, asked: ChangesUnderReview, known: authorization.Once
     ) -> list[remote_changes.SubmittedDocument]:
         """Return the jobs of a text, checked against the structure in force if there is one."""
-        view = known.view(job_views.STRUCTURE)
-        basis = _basis(job_views.stored_sync(known.view(job_views.SYNC)))
+        view = known.view(stored_views.STRUCTURE)
+        basis = _basis(stored_views.stored_sync(known.view(stored_views.SYNC)))
         now = time.time()
         if len(asked.text) > APART_BYTES_MAX:
             request = text_worker.TextRequest(
@@ -158,7 +158,7 @@ class ChangeReview:
         self, asked: ChangesUnderReview, view: bytes | None, now: float, basis: str
     ) -> list[remote_changes.SubmittedDocument]:
         """Return the jobs of a small text, read in this process."""
-        structure = job_views.stored_structure(view)
+        structure = stored_views.stored_structure(view)
         judge = None
         if structure is not None and structure.queues:
             if self._judge is None or self._judge[0] is not structure:
@@ -184,7 +184,7 @@ class ChangeReview:
         return found
 
     def _told(self, verbs: Sequence[remote_changes.Verb]) -> list[str]:
-        sync = job_views.stored_sync(self._store.reader.view(job_views.SYNC))
+        sync = stored_views.stored_sync(self._store.reader.view(stored_views.SYNC))
         sync_view = msgspec.to_builtins(
             job_views.sync_view(sync, self._facts.folder, self._facts.branch)
         )

@@ -10,7 +10,7 @@ import msgspec
 
 from reconciler.model import desired
 from reconciler.operations.changes import pusher, remote_changes, submission_repository
-from reconciler.operations.views import job_views
+from reconciler.operations.views import stored_views
 from reconciler.server.auth import authorization
 from reconciler.server.repository_facts import LocalRepository, RepositoryFacts
 from reconciler.server.server_store import ServerStore
@@ -80,7 +80,7 @@ class PushReads:
             UnavailableError: the store can't be read.
         """
         try:
-            pools = job_views.stored_pools(self._store.reader.view(job_views.POOLS))
+            pools = stored_views.stored_pools(self._store.reader.view(stored_views.POOLS))
         except StoreError as error:
             raise remote_changes.UnavailableError(str(error)) from error
         return {pool.name: pool.nodes for pool in pools}
@@ -99,9 +99,9 @@ class PushReads:
         """Return what stands against a job with documents that nobody with the right signed."""
         try:
             reader = self._store.reader
-            body = reader.view(job_views.SYNC)
+            body = reader.view(stored_views.SYNC)
             if body != self._sync:  # a batch asks for thousands of jobs
-                sync = job_views.stored_sync(body)
+                sync = stored_views.stored_sync(body)
                 self._attempted = sync.attempted_revision or ""
                 self._unanswered = authorization.unanswered_jobs(sync)
                 self._sync = body
@@ -110,7 +110,7 @@ class PushReads:
             if authorization.is_in_force(reader, name):
                 found = reader.job(name)
                 return desired.RefusedJob(self._attempted, found.spec.path) if found else None
-            is_refused = name in job_views.stored_refused(reader.view(job_views.REFUSED))
+            is_refused = name in stored_views.stored_refused(reader.view(stored_views.REFUSED))
         except StoreError:
             return None
         return desired.RefusedJob(self._attempted, "") if is_refused else None
@@ -118,7 +118,7 @@ class PushReads:
     def held_at(self, digest: str) -> str:
         """Return the revision with which a change is still held, as far as the store knows."""
         try:
-            sync = job_views.stored_sync(self._store.reader.view(job_views.SYNC))
+            sync = stored_views.stored_sync(self._store.reader.view(stored_views.SYNC))
         except StoreError:
             return ""
         is_held = any(held.digest == digest for held in sync.held)

@@ -15,7 +15,7 @@ import yaml
 from reconciler import child_process, interpreter
 from reconciler.model import desired
 from reconciler.operations.changes import remote_changes
-from reconciler.operations.views import job_views
+from reconciler.operations.views import stored_views
 
 #: The longest that reading one text may take.
 READ_S_MAX = 30.0
@@ -100,7 +100,7 @@ def _ask(request: TextRequest, timeout_s: float) -> TextAnswer:
 
 def _answer(request: TextRequest) -> TextAnswer:
     """Return the answer to a request, in the child."""
-    structure = job_views.stored_structure(request.structure)
+    structure = stored_views.stored_structure(request.structure)
     judge = None
     if structure is not None and structure.queues:
         judge = remote_changes.SubmissionValidator(structure)

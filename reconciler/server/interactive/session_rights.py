@@ -1,7 +1,7 @@
 """Decides who may run something in a task: the verb ``exec``, and ``impersonate`` of its owner."""
 
 from reconciler.model.policy import access, queue_paths
-from reconciler.operations.views import job_views
+from reconciler.operations.views import stored_views
 from reconciler.server.auth import authorization, tokens
 from reconciler.store import StoreReader
 
@@ -21,8 +21,8 @@ def why_not(reader: StoreReader, caller: tokens.Caller, job: str, queue: str, ow
     """
     if caller.role == authorization.ADMIN:
         return ""
-    structure = job_views.stored_structure(reader.view(job_views.STRUCTURE))
-    sync = job_views.stored_sync(reader.view(job_views.SYNC))
+    structure = stored_views.stored_structure(reader.view(stored_views.STRUCTURE))
+    sync = stored_views.stored_sync(reader.view(stored_views.SYNC))
     if structure is None or sync.structure_revision is None:
         return authorization.NOTHING_IN_FORCE
     parents = {name: one.parent for name, one in structure.queues.items()}

@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from reconciler.operations.views import job_views
+from reconciler.operations.views import stored_views
 from reconciler.server.nodes import sessions
 from reconciler.store import StoreReader
 
@@ -69,7 +69,7 @@ class UndeclaredNodes:
 
     def _names(self) -> frozenset[str]:
         """Return the nodes that the pools in force declare."""
-        pools = job_views.stored_pools(self._reader().view(job_views.POOLS))
+        pools = stored_views.stored_pools(self._reader().view(stored_views.POOLS))
         return frozenset(name for pool in pools for name in pool.nodes)
 
     def _is_stored(self, node: str) -> bool:

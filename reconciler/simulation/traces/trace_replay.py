@@ -237,7 +237,12 @@ class _Ledger:
             if job not in self._expected:
                 latest = math.inf if one.latest is None else one.latest
                 self._expected[job] = trace_results.StartEstimate(
-                    job, self.now() - BEGIN, one.at - BEGIN, latest - BEGIN, one.certain
+                    job,
+                    self.now() - BEGIN,
+                    one.at - BEGIN,
+                    latest - BEGIN,
+                    one.certain,
+                    tuple(moment - BEGIN for moment in one.between),
                 )
         if self.look is not None:
             self.look()

@@ -69,12 +69,12 @@ class Occupancy(msgspec.Struct, frozen=True):
 
 
 class StartEstimate(msgspec.Struct, frozen=True):
-    """What was told of the start of a job, and when it started, in seconds since the beginning.
+    """The first forecast of a job's start, and its start, in seconds since the beginning.
 
     Attributes:
         told_s: when it was told first.
         expected_s: the forecast. latest_s: the bound, infinite if there is none.
-        is_certain: the bound was said to hold.
+        is_certain: the bound was said to hold. between_s: the range that was told; empty: none.
     """
 
     job: str
@@ -82,6 +82,7 @@ class StartEstimate(msgspec.Struct, frozen=True):
     expected_s: float
     latest_s: float
     is_certain: bool
+    between_s: tuple[float, ...] = ()
     started_s: float = math.inf
 
 

@@ -18,7 +18,7 @@ from reconciler.model.policy.drift_kinds import Drift
 from reconciler.model.protocol import loop_messages
 from reconciler.model.state import outcome, records
 from reconciler.model.state.states import AttemptState, JobState
-from reconciler.operations.views import job_views
+from reconciler.operations.views import stored_views
 from tests.integration.server import parts
 from tests.unit.store import samples
 
@@ -31,7 +31,7 @@ def filled(served: parts.Served) -> parts.Served:
     pool = desired.Pool("cpu", ("n1", "n2"), samples.GROUP.resources)
     problem = desired.Problem("unknown-queue", "error", "jobs/x.yaml", "no such queue", line=3)
     served.commit(
-        views=job_views.cycle_views(
+        views=stored_views.cycle_views(
             samples.cycle(
                 queues=(
                     outcome.QueueUsage(
@@ -40,7 +40,7 @@ def filled(served: parts.Served) -> parts.Served:
                 )
             )
         )
-        | job_views.desired_views(
+        | stored_views.desired_views(
             desired.Desired(
                 structure=desired.Structure(
                     pools={"cpu": pool},

@@ -14,7 +14,7 @@ from reconciler.model.policy import access
 from reconciler.model.protocol import agent_messages
 from reconciler.model.state.states import AttemptState, JobState
 from reconciler.operations.tokens import token_file
-from reconciler.operations.views import job_views
+from reconciler.operations.views import stored_views
 from reconciler.server.logs import standing_rights
 from tests.integration.server import parts
 from tests.unit.store import samples
@@ -37,7 +37,7 @@ def grant(served: parts.Served, *roles: access.Role) -> None:
     )
     status = desired.SyncStatus("Synced", "abc", "abc", "abc")
     served.commit(
-        views=job_views.desired_views(desired.Desired(structure=structure, status=status))
+        views=stored_views.desired_views(desired.Desired(structure=structure, status=status))
     )
 
 

@@ -15,7 +15,7 @@ from reconciler.model.policy.access import Access, AccessRule, Identity, Role
 from reconciler.model.state import records
 from reconciler.model.state.states import JobState
 from reconciler.operations.changes import pusher, remote_changes
-from reconciler.operations.views import job_views
+from reconciler.operations.views import stored_views
 from reconciler.server.background import prune_timer
 from reconciler.server.repository_facts import RepositoryFacts
 from reconciler.server.repository_hints import RepositoryHints
@@ -68,8 +68,8 @@ class Scene:
         self.cycle += 1
         status = desired.SyncStatus("Synced", "a", "a", "a")
         stored = {
-            job_views.STRUCTURE: msgspec.msgpack.encode(structure),
-            job_views.SYNC: msgspec.msgpack.encode(status),
+            stored_views.STRUCTURE: msgspec.msgpack.encode(structure),
+            stored_views.SYNC: msgspec.msgpack.encode(status),
         }
         self.store.commit(
             self.epoch, self.cycle, samples.cycle(jobs=jobs), store.CycleExtras(views=stored)

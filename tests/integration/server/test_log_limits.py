@@ -10,7 +10,7 @@ import pytest
 
 from reconciler.model import desired
 from reconciler.model.state.states import AttemptState, JobState
-from reconciler.operations.views import job_views
+from reconciler.operations.views import stored_views
 from reconciler.server.logs import log_readers
 from reconciler.server.nodes import log_relay
 from tests.integration.server import parts
@@ -45,7 +45,7 @@ def test_followers_of_one_user_leave_room_for_others(served: parts.Served) -> No
     structure = desired.Structure(queues={"default": desired.Queue("default")})
     status = desired.SyncStatus("Synced", "abc", "abc", "abc")
     served.commit(
-        views=job_views.desired_views(desired.Desired(structure=structure, status=status)),
+        views=stored_views.desired_views(desired.Desired(structure=structure, status=status)),
         nodes=(samples.node("n1"),),
         jobs=(samples.job(state=JobState.PENDING),),
     )
@@ -84,7 +84,7 @@ def test_followers_of_one_user_leave_places_at_a_node_for_others(served: parts.S
     status = desired.SyncStatus("Synced", "abc", "abc", "abc")
     job = samples.job(state=JobState.RUNNING)
     served.commit(
-        views=job_views.desired_views(desired.Desired(structure=structure, status=status)),
+        views=stored_views.desired_views(desired.Desired(structure=structure, status=status)),
         nodes=(samples.node("n1"),),
         jobs=(job,),
         attempts=(samples.attempt(job, state=AttemptState.RUNNING),),

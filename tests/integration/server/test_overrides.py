@@ -9,7 +9,7 @@ import pytest
 from reconciler.model import desired
 from reconciler.model.protocol import loop_messages
 from reconciler.model.state import records
-from reconciler.operations.views import job_views
+from reconciler.operations.views import stored_views
 from reconciler.server.changes import overrides
 from tests.integration.server import parts
 from tests.unit.store import samples
@@ -155,7 +155,7 @@ def test_a_node_may_not(tmp_path: pathlib.Path) -> None:
         assert early.status_code == 403, "nobody's rights are known before a structure is in force"
         assert "no structure is in force yet" in early.json()["error"]["message"]
         in_force = desired.SyncStatus("Synced", "abc", "abc", "abc")
-        made.commit(views=job_views.desired_views(desired.Desired(status=in_force)))
+        made.commit(views=stored_views.desired_views(desired.Desired(status=in_force)))
         headers = {"Authorization": "Bearer n"}
         body = {"verb": "drain", "names": ["n1"], "reason": "smoke"}
         assert made.client.post("/v1/overrides", json=body, headers=headers).status_code == 403

@@ -13,7 +13,7 @@ from reconciler.model.policy import access
 from reconciler.model.state import events, records
 from reconciler.model.state.states import AttemptState, JobState
 from reconciler.operations.tokens import token_file
-from reconciler.operations.views import job_views
+from reconciler.operations.views import stored_views
 from tests.integration.server import parts
 from tests.unit.store import samples
 
@@ -55,7 +55,7 @@ def fill(served: parts.Served) -> parts.Served:
     told = f"task main-0: Exited with status 1: {SECRET}"
     ended = events.Event(100.0, "AttemptEnded", told, job="train", attempt=attempt.id)
     served.commit(
-        views=job_views.desired_views(desired.Desired(structure=structure, status=status)),
+        views=stored_views.desired_views(desired.Desired(structure=structure, status=status)),
         jobs=(failed,),
         attempts=(attempt,),
         events=(ended,),

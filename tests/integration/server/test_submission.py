@@ -14,7 +14,7 @@ from reconciler.model.state.states import JobState
 from reconciler.model.values import resources
 from reconciler.operations.changes import change_requests, local_changes, targets
 from reconciler.operations.client import endpoints
-from reconciler.operations.views import job_views
+from reconciler.operations.views import stored_views
 from tests.integration.server import parts
 from tests.unit.store import samples
 
@@ -90,7 +90,7 @@ def served(tmp_path: pathlib.Path, repository: Repository) -> Iterator[parts.Ser
     try:
         pool = desired.Pool("cpu", ("n1", "n2", "n3", "n4"), resources.Resources())
         made.ready().commit(
-            views=job_views.desired_views(
+            views=stored_views.desired_views(
                 desired.Desired(structure=desired.Structure(pools={"cpu": pool}))
             )
         )

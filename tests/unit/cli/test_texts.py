@@ -253,7 +253,7 @@ Queue vision:
 Queues above their guarantee: speech (12 GPUs, 1 CPU).
 
 Place in its queue: 2.
-Estimated start: about 1970-01-01 02:00 (in 1h00m), unless other jobs reclaim that capacity first.
+Estimated start: about 1970-01-01 02:00 (in 1h00m); not certain: others may reclaim it first.
 """,
     ),
     "waits in a queue whose guarantee shrank": (

@@ -9,7 +9,7 @@ from reconciler.desired.apply import validate
 from reconciler.model import desired
 from reconciler.model.rules import recurrence
 from reconciler.model.values import quantities
-from reconciler.operations.views import job_views
+from reconciler.operations.views import stored_views
 from tests.unit.core.world import VirtualNode, World
 from tests.unit.desired.repositories import documents, job, queue
 
@@ -62,7 +62,7 @@ def test_many_jobs_at_the_most_leave_others_alone(form: str, queue_name: str) ->
     assert world.state("small").value == "Running"
     assert {world.state(f"huge-{number}").value for number in range(9)} == {"Pending"}
     for result in world.outcomes:
-        job_views.cycle_views(result)
+        stored_views.cycle_views(result)
 
 
 def test_nodes_at_the_most_are_filled_by_jobs_at_the_most() -> None:
@@ -103,7 +103,7 @@ def test_the_longest_times_stop_nothing() -> None:
         world.advance(3600)
     assert "Running" in {world.state(name).value for name in names}
     for result in world.outcomes:
-        job_views.cycle_views(result)
+        stored_views.cycle_views(result)
     world.end(next(name for name in names if world.state(name).value == "Running"), exit_code=1)
     world.commit(remove=tuple(names))
     world.settle()

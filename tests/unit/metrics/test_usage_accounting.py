@@ -13,7 +13,7 @@ from reconciler.model.state.pending_reasons import Reason, ReasonCode
 from reconciler.model.state.states import AttemptState, EndReason, JobState
 from reconciler.model.values.resources import Resources
 from reconciler.operations.reports import render, usage_reports
-from reconciler.operations.views import job_views
+from reconciler.operations.views import stored_views
 from reconciler.store import rollups
 from tests.unit import gpusamples
 from tests.unit.store import samples
@@ -444,7 +444,9 @@ def shared(opened: store.Store) -> None:
         epoch,
         1,
         samples.cycle(now=9 * HOUR),
-        store.CycleExtras(views=job_views.cycle_views(samples.cycle(queues=queues)), rollup=rollup),
+        store.CycleExtras(
+            views=stored_views.cycle_views(samples.cycle(queues=queues)), rollup=rollup
+        ),
     )
 
 

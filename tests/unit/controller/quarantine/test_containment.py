@@ -23,7 +23,7 @@ from reconciler.model import desired
 from reconciler.model.protocol import agent_messages, loop_messages
 from reconciler.model.state import outcome, records
 from reconciler.model.state.states import AttemptState, JobState
-from reconciler.operations.views import job_views
+from reconciler.operations.views import stored_views
 from reconciler.store import StoreReader, errors
 from tests.unit import replays
 from tests.unit.core.world import World, job
@@ -155,7 +155,7 @@ def test_a_revision_that_cannot_be_decided_costs_nothing_that_was_there(
     assert "KeyError in " in problem.message
     assert "secret" not in problem.message
     assert "Traceback" not in problem.message
-    assert status == job_views.stored_sync(leader.store.reader.view(job_views.SYNC))
+    assert status == stored_views.stored_sync(leader.store.reader.view(stored_views.SYNC))
     assert leader.store.reader.incumbents() == b"accepted 1", "it has to be judged again"
     assert leader.refusals == [cycle_rescue.RevisionRefusal(2, problem, b"accepted 1")]
     assert leader.counts == {"revision": 1}

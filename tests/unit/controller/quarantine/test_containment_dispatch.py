@@ -12,7 +12,7 @@ from reconciler.core import cycle_journal
 from reconciler.model import desired
 from reconciler.model.protocol import loop_messages
 from reconciler.model.state import outcome
-from reconciler.operations.views import job_views
+from reconciler.operations.views import stored_views
 from reconciler.store import StoreReader
 from tests.unit import replays
 from tests.unit.controller.quarantine.test_containment import POISON, Contained, server
@@ -30,14 +30,14 @@ def leader(tmp_path: Path) -> Iterator[Contained]:
 def test_what_was_told_of_queues_can_be_replayed_without_what_was_refused(
     leader: Contained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    views_of = job_views.desired_views
+    views_of = stored_views.desired_views
 
     def views(wanted: desired.Desired) -> dict[str, bytes]:
         if POISON in wanted.jobs:
             raise KeyError(POISON)
         return views_of(wanted)
 
-    monkeypatch.setattr(job_views, "desired_views", views)
+    monkeypatch.setattr(stored_views, "desired_views", views)
     for _ in range(2):
         leader.now += 1
         leader.revision(job("fine", cpu=1))
@@ -71,7 +71,7 @@ def test_news_that_cannot_be_made_end_nothing_where_there_is_nothing_to_go_back_
     def none_of(_: outcome.Outcome) -> dict[str, bytes]:
         raise LookupError("no news")
 
-    monkeypatch.setattr(job_views, "cycle_views", none_of)
+    monkeypatch.setattr(stored_views, "cycle_views", none_of)
     if restarted:
         leader.close()
         leader = Contained(tmp_path, leader.world, before=before, accepted=b"then")
@@ -82,7 +82,7 @@ def test_news_that_cannot_be_made_end_nothing_where_there_is_nothing_to_go_back_
     leader.hear(*leader.world.nodes)
     leader.cycle()
     assert leader.states().keys() == {"fine"}
-    status = job_views.stored_sync(leader.store.reader.view(job_views.SYNC))
+    status = stored_views.stored_sync(leader.store.reader.view(stored_views.SYNC))
     assert status is not None
     assert [one.rule for one in status.problems] == [internal_errors.RULE]
     leader.now += 1

@@ -19,7 +19,7 @@ from reconciler.model import desired
 from reconciler.model.state import outcome
 from reconciler.model.state.states import JobState
 from reconciler.operations.audit import audit_log
-from reconciler.operations.views import job_views
+from reconciler.operations.views import stored_views
 from reconciler.store import StoreReader
 from tests.unit import replays
 from tests.unit.controller.quarantine.test_containment import POISON, Contained
@@ -67,7 +67,7 @@ def test_a_job_that_cannot_be_decided_costs_nobody_else(leader: Contained) -> No
     assert (problem.rule, problem.object) == ("defect", f"Job/{POISON}")
     assert "KeyError in " in problem.message
     assert "secret" not in problem.message
-    assert status == job_views.stored_sync(leader.store.reader.view(job_views.SYNC))
+    assert status == stored_views.stored_sync(leader.store.reader.view(stored_views.SYNC))
     assert leader.store.reader.incumbents() == b"accepted 1", "who reads git judges it anew"
     (refusal,) = leader.refusals
     assert (refusal.generation, refusal.incumbents) == (2, b"accepted 1")

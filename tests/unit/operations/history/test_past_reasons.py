@@ -13,7 +13,7 @@ from reconciler.model.state.pending_reasons import Reason, ReasonCode
 from reconciler.model.values import times
 from reconciler.model.values.resources import Resources
 from reconciler.operations.history import cycle_replay, past_reasons
-from reconciler.operations.views import job_views, view_types
+from reconciler.operations.views import job_views, stored_views, view_types
 from reconciler.store import StoreReader
 from tests.unit.core.world import World, job
 from tests.unit.test_replay import Leader, url
@@ -29,7 +29,7 @@ def _live(reader: StoreReader, name: str) -> view_types.JobView | None:
         attempts=reader.attempts_of([record], job_views.ATTEMPTS_IN_JOB).get(record.key, ()),
         reasons=reader.reasons([record.reason_key]).get(record.reason_key, ()),
         place=reader.places([name]).get(name),
-        expected=job_views.stored_expected(reader.view(job_views.EXPECTED)).get(name),
+        expected=stored_views.stored_expected(reader.view(stored_views.EXPECTED)).get(name),
     )
 
 
@@ -67,7 +67,7 @@ def test_every_moment_is_told_as_it_was_shown(
             assert update.payload is not None
             node.take(update.payload, done, leader.now)
         names = ("first", "second", "third", "never")
-        usage = job_views.stored_queues(leader.store.reader.view(job_views.QUEUES))
+        usage = stored_views.stored_queues(leader.store.reader.view(stored_views.QUEUES))
         told_live = {name: _live(leader.store.reader, name) for name in names}
         shown.append((leader.now, told_live, [job_views.queue_view(one) for one in usage]))
         leader.now += 10

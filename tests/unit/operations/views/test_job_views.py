@@ -8,7 +8,7 @@ import pytest
 from reconciler.model import desired
 from reconciler.model.rules import review_findings
 from reconciler.model.state import outcome
-from reconciler.operations.views import job_views, view_types
+from reconciler.operations.views import job_views, stored_views, view_types
 from reconciler.store import DamagedError
 from tests.unit.store import samples
 
@@ -34,10 +34,10 @@ def test_a_queue_tells_what_it_lends() -> None:
 @pytest.mark.parametrize(
     "stored",
     [
-        job_views.stored_queues,
-        job_views.stored_pools,
-        job_views.stored_sync,
-        job_views.stored_refused,
+        stored_views.stored_queues,
+        stored_views.stored_pools,
+        stored_views.stored_sync,
+        stored_views.stored_refused,
     ],
 )
 def test_a_damaged_view_is_told(stored: Callable[[bytes], object], body: bytes) -> None:

@@ -12,7 +12,7 @@ from reconciler.model import desired
 from reconciler.model.policy import access
 from reconciler.model.state import records
 from reconciler.operations.changes import remote_changes, suspension
-from reconciler.operations.views import job_views
+from reconciler.operations.views import stored_views
 from reconciler.server import errors
 from reconciler.server.auth import authorization, tokens
 from reconciler.store import CycleExtras, Store, StoreReader
@@ -67,7 +67,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreReader]:
         store.lead("tests", 1000.0),
         1,
         samples.cycle(nodes=[samples.node("n1"), samples.node("left")]),
-        CycleExtras(views=job_views.desired_views(wanted)),
+        CycleExtras(views=stored_views.desired_views(wanted)),
     )
     try:
         yield store.reader
@@ -181,7 +181,7 @@ def test_what_the_controller_signs_in_vain_is_refused_before_it_is_committed(
     structure = desired.Structure(
         access=access.Access(people), settings=desired.ClusterSettings(verification="required")
     )
-    bodies = {job_views.STRUCTURE: msgspec.msgpack.encode(structure)}
+    bodies = {stored_views.STRUCTURE: msgspec.msgpack.encode(structure)}
     change = remote_changes.SubmittedDocument("submit", "a@x.org", "train")
     found = authorization.uncommittable(Views(bodies), [change], key=key, now=1780000000.0)
     assert list(found) == ([0] if said else [])
@@ -207,7 +207,7 @@ def test_a_submission_above_the_cap_is_refused(
 ) -> None:
     queues = {"research": desired.Queue("research")}
     structure = desired.Structure(queues=queues, access=PEOPLE)
-    reader = Views(job_views.desired_views(in_force(structure)), None)
+    reader = Views(stored_views.desired_views(in_force(structure)), None)
     change = remote_changes.SubmittedDocument(
         "submit",
         "bob@x.org",
@@ -256,7 +256,7 @@ def test_a_job_is_whose_its_documents_say_at_the_commit(
 ) -> None:
     queues = {name: desired.Queue(name) for name in ("research", "ops")}
     reader = Views(
-        job_views.desired_views(in_force(desired.Structure(queues=queues, access=PEOPLE))),
+        stored_views.desired_views(in_force(desired.Structure(queues=queues, access=PEOPLE))),
         None if record is None else samples.job(queue=record[0], owner=record[1]),
     )
     found = tuple(one for text in written for one in document_reader.read(text.encode()).documents)
@@ -280,7 +280,7 @@ def in_force(structure: desired.Structure) -> desired.Desired:
 def test_what_was_allowed_when_it_was_asked_is_judged_again_at_the_commit() -> None:
     """Somebody's role may have gone while the change waited for its commit."""
     queues = {"research": desired.Queue("research")}
-    bodies = job_views.desired_views(in_force(desired.Structure(queues=queues, access=PEOPLE)))
+    bodies = stored_views.desired_views(in_force(desired.Structure(queues=queues, access=PEOPLE)))
     reader = Views(dict(bodies))
     caller = tokens.Caller("bob@x.org", "user")
     asked = remote_changes.SubmittedDocument(
@@ -289,7 +289,7 @@ def test_what_was_allowed_when_it_was_asked_is_judged_again_at_the_commit() -> N
     assert authorization.early_refusals(reader, caller, [asked]) == {}
     assert authorization.at_commit(reader, asked, ()) == ""
     later = access.Access(PEOPLE.identities, PEOPLE.roles[1:])
-    bodies = job_views.desired_views(in_force(desired.Structure(queues=queues, access=later)))
+    bodies = stored_views.desired_views(in_force(desired.Structure(queues=queues, access=later)))
     told = authorization.at_commit(Views(dict(bodies)), asked, ())
     assert "no role of bob@x.org allows submit on Queue/research" in told
 
@@ -299,8 +299,8 @@ def test_who_may_change_no_job_is_told_so_before_one_is_looked_for(
     verb: remote_changes.Verb,
 ) -> None:
     queues = {"research": desired.Queue("research")}
-    bodies = job_views.desired_views(in_force(desired.Structure(queues=queues, access=PEOPLE)))
-    empty = job_views.desired_views(desired.Desired())
+    bodies = stored_views.desired_views(in_force(desired.Structure(queues=queues, access=PEOPLE)))
+    empty = stored_views.desired_views(desired.Desired())
     for who, role, of, told in (
         ("eve", "user", bodies, "no role of eve@x.org allows submit on any queue"),
         ("ada", "user", bodies, ""),  # it may be hers
@@ -357,7 +357,7 @@ def test_acting_as_somebody_else_takes_a_right_of_its_own(
     if rules is not None:
         known = PEOPLE.merged(access.Access(roles=(access.Role("robot", ("ada@x.org",), rules),)))
     structure = desired.Structure(queues={"research": desired.Queue("research")}, access=known)
-    reader = Views(job_views.desired_views(in_force(structure)))
+    reader = Views(stored_views.desired_views(in_force(structure)))
     name = f"{who}@x.org"
     asked = remote_changes.SubmittedDocument("submit", name, "train", queue="research", owner=owner)
     found = authorization.refusals(reader, tokens.Caller(name, "user"), [asked])

@@ -9,7 +9,7 @@ from reconciler.model.policy import access
 from reconciler.model.state import events, records
 from reconciler.model.state.states import AttemptState, JobState
 from reconciler.operations.reports import attempt_rows
-from reconciler.operations.views import attempt_views, job_views
+from reconciler.operations.views import attempt_views, job_views, stored_views
 from reconciler.server import errors
 from reconciler.server.auth import authorization, read_rights, tokens
 from tests.unit.store import samples
@@ -37,7 +37,9 @@ class Bed:
         identities = {f"{who}@x.org": access.Identity(f"{who}@x.org") for who in WHO}
         structure = desired.Structure(queues=QUEUES, access=access.Access(identities, roles))
         status = desired.SyncStatus(structure_revision="abc" if in_force else None)
-        self._views = job_views.desired_views(desired.Desired(structure=structure, status=status))
+        self._views = stored_views.desired_views(
+            desired.Desired(structure=structure, status=status)
+        )
         self.record = samples.job("train", queue=queue, owner="ada@x.org", state=JobState.FAILED)
         self.earlier: tuple[records.JobRecord, ...] = ()
         self.record = msgspec.structs.replace(

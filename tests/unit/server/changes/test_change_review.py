@@ -10,7 +10,7 @@ import pytest
 from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.operations.changes import remote_changes
-from reconciler.operations.views import job_views
+from reconciler.operations.views import stored_views
 from reconciler.server.auth import tokens
 from reconciler.server.changes import change_review
 from reconciler.server.repository_facts import RepositoryFacts
@@ -37,7 +37,7 @@ class _Store:
         return []
 
     def view(self, name: str) -> bytes | None:
-        return STRUCTURE if name == job_views.STRUCTURE else None
+        return STRUCTURE if name == stored_views.STRUCTURE else None
 
 
 def review(text: str) -> list[remote_changes.SubmittedDocument]:

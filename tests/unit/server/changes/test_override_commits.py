@@ -9,7 +9,7 @@ import pytest
 
 from reconciler.model import desired
 from reconciler.operations.changes import remote_changes
-from reconciler.operations.views import job_views
+from reconciler.operations.views import stored_views
 from reconciler.server import errors
 from reconciler.server.auth import tokens
 from reconciler.server.changes import override_commits
@@ -53,8 +53,10 @@ def _commits(
 ) -> override_commits.OverrideCommits:
     settings = desired.ClusterSettings(verification="required" if signed else "off")
     views = {
-        job_views.STRUCTURE: msgspec.msgpack.encode(desired.Structure(settings=settings)),
-        job_views.SYNC: msgspec.msgpack.encode(sync or desired.SyncStatus("Synced", "a", "a", "a")),
+        stored_views.STRUCTURE: msgspec.msgpack.encode(desired.Structure(settings=settings)),
+        stored_views.SYNC: msgspec.msgpack.encode(
+            sync or desired.SyncStatus("Synced", "a", "a", "a")
+        ),
     }
     store: Any = SimpleNamespace(reader=SimpleNamespace(view=views.get))
     around: Any = git

@@ -11,7 +11,7 @@ from reconciler.desired.documents import document_reader, yaml_reader
 from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.operations.changes import remote_changes
-from reconciler.operations.views import job_views
+from reconciler.operations.views import stored_views
 from reconciler.server.auth import tokens
 from reconciler.server.changes import change_review, text_worker
 from reconciler.server.repository_facts import RepositoryFacts
@@ -39,7 +39,7 @@ class _Store:
         return [name for name in names if name == "here"]
 
     def view(self, name: str) -> bytes | None:
-        return STRUCTURE if name == job_views.STRUCTURE else None
+        return STRUCTURE if name == stored_views.STRUCTURE else None
 
 
 def review(store: _Store, text: str) -> list[remote_changes.SubmittedDocument]:

@@ -7,7 +7,7 @@ import pytest
 
 from reconciler.model import desired
 from reconciler.model.values.resources import Resources
-from reconciler.operations.views import job_views
+from reconciler.operations.views import stored_views
 from reconciler.server.nodes import sessions, undeclared_nodes
 
 
@@ -29,7 +29,7 @@ class Bed:
         """Have the pool declare other nodes."""
         pool = desired.Pool("p", names, Resources(1, 1))
         found = desired.Desired(structure=desired.Structure(pools={"p": pool}))
-        self._views = job_views.desired_views(found)
+        self._views = stored_views.desired_views(found)
 
     def view(self, name: str) -> bytes | None:
         """Return a view, as the store does."""

@@ -1,0 +1,121 @@
+"""Estimated starts after jobs that were told such waits have started."""
+
+import msgspec
+import pytest
+
+from reconciler.core.snapshot import start_history
+from reconciler.model.state import records, scheduler_state
+from reconciler.model.state.states import JobState
+from reconciler.scheduling import decisions
+from tests.simulation.test_invariants import record
+from tests.unit.core.world import World, job
+
+NOW = 10_000.0
+
+
+class Jobs:
+    """Records by name, as a cycle has them."""
+
+    def __init__(self, **of: records.JobRecord) -> None:
+        self.of = of
+
+    def record_of(self, name: str) -> records.JobRecord | None:
+        return self.of.get(name)
+
+
+def begun(name: str, at: float) -> records.JobRecord:
+    return msgspec.structs.replace(record(job(name), JobState.RUNNING), started_at=at)
+
+
+def renewed(
+    state: scheduler_state.SchedulerState, now: float, jobs: Jobs, **waits_s: float
+) -> scheduler_state.SchedulerState:
+    estimates = {name: decisions.Estimate(now + wait_s) for name, wait_s in waits_s.items()}
+    return start_history.renewed(state, jobs, estimates, now)  # type: ignore[arg-type]
+
+
+def test_the_first_estimate_counts_until_the_job_starts() -> None:
+    waits = record(job("a"), JobState.PENDING)
+    told = renewed(scheduler_state.NOTHING, NOW, Jobs(a=waits), a=100.0)
+    assert told.told_starts == {"a": scheduler_state.ToldStart(waits.order, NOW, 100.0)}
+    again = renewed(told, NOW + 50, Jobs(a=waits), a=500.0)
+    assert again is told
+    started = begun("a", NOW + 150)
+    done = renewed(again, NOW + 160, Jobs(a=started))
+    assert (done.told_starts, done.start_ratios) == ({}, {0: (1.5,)})
+
+
+@pytest.mark.parametrize(
+    "jobs",
+    [
+        Jobs(),
+        Jobs(a=record(job("a"), JobState.HELD)),
+        Jobs(a=msgspec.structs.replace(record(job("a"), JobState.PENDING), order=7)),
+    ],
+)
+def test_who_leaves_is_held_or_comes_again_tells_nothing(jobs: Jobs) -> None:
+    before = renewed(scheduler_state.NOTHING, NOW, Jobs(a=record(job("a"), JobState.PENDING)), a=9)
+    after = renewed(before, NOW + 99, jobs)
+    assert (after.told_starts, after.start_ratios) == ({}, {})
+
+
+def test_a_job_that_never_starts_counts_as_very_late() -> None:
+    waits = Jobs(a=record(job("a"), JobState.PENDING))
+    told = renewed(scheduler_state.NOTHING, NOW, waits, a=600.0)
+    assert renewed(told, NOW + 11_999, waits).start_ratios == {}
+    assert renewed(told, NOW + 12_000, waits).start_ratios == {1: (20.0,)}
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    names = [f"j{number}" for number in range(2 * start_history.WATCHED_MAX)]
+    jobs = Jobs(**{name: record(job(name), JobState.PENDING) for name in names})
+    told = renewed(scheduler_state.NOTHING, NOW, jobs, **dict.fromkeys(names, 60.0))
+    assert len(told.told_starts) == start_history.WATCHED_MAX
+    started = Jobs(**{name: begun(name, NOW + 60) for name in names})
+    done = renewed(told, NOW + 60, started)
+    assert len(done.start_ratios[0]) == start_history.RATIOS_MAX
+
+
+RATIOS = (1.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 3.0, 3.0, 6.0)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "wait_s", "at", "between"),
+    [
+        (RATIOS, 100.0, 200.0, (100.0, 600.0)),
+        (RATIOS, 0.0, 60.0, (30.0, 180.0)),  # the time to start is most of it
+        (RATIOS, 400.0, 400.0, ()),  # of such waits nothing is known
+        (RATIOS[:7], 100.0, 100.0, ()),  # too few
+        (RATIOS, -5.0, -5.0, ()),  # it could have started: what it waits for is told by its reason
+    ],
+)
+def test_an_estimate_is_corrected_by_the_middle_and_shown_with_its_spread(
+    ratios: tuple[float, ...], wait_s: float, at: float, between: tuple[float, ...]
+) -> None:
+    state = scheduler_state.SchedulerState(start_ratios={0: ratios})
+    estimates = {"a": decisions.Estimate(NOW + wait_s)}
+    found = start_history.expected_starts(estimates, state, NOW)["a"]
+    assert found.at - NOW == at
+    assert tuple(moment - NOW for moment in found.between) == between
+
+
+def test_a_bound_that_holds_is_never_passed() -> None:
+    state = scheduler_state.SchedulerState(start_ratios={0: RATIOS})
+    estimates = {"a": decisions.Estimate(NOW + 100, certain=True, latest=NOW + 150)}
+    found = start_history.expected_starts(estimates, state, NOW)["a"]
+    assert (found.at, found.latest) == (NOW + 150, NOW + 150)
+    assert found.between == (NOW + 100, NOW + 150)
+
+
+def test_a_cluster_learns_from_its_own_queue() -> None:
+    """Each job runs twice as long as those of its name did, so that waits are twice as long."""
+    world = World(nodes=1, cpu=1)
+    names = [f"j{number}" for number in range(14)]
+    world.commit(*[job(name, time_limit_s=100) for name in names])
+    world.settle()
+    for name in names:
+        world.advance(50)
+        world.end(name)
+    known = world.memory.scheduler_state.start_ratios
+    assert sum(map(len, known.values())) >= 10
+    assert max(max(ratios) for ratios in known.values()) <= 1.0  # limits are twice the run time
