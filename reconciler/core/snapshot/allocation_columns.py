@@ -4,6 +4,7 @@ An element of which only some tasks leave has two: what leaves, then what stays.
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from reconciler.core import cycle_attempts
@@ -138,7 +139,7 @@ class AllocationBuilder:
             shape=shape,
             matches=self._selectors.matching(spec),
             exclusive=spec.exclusive,
-            least=tuple(group.least for group in spec.groups) if resizable else (),
+            least=self._still_needed(spec, element) if resizable else (),
             doubtful=doubtful,
             moving=bool(evicted) and any(stop.moving for stop in evicted),
             began=min(try_began, self._at),
@@ -148,6 +149,15 @@ class AllocationBuilder:
             grace_s=float(max(a.grace_s for a in attempts)),
             leaves_by=max((a.stop.at + a.stop.grace_s for a in attempts if a.stop), default=0.0),
         )
+
+    def _still_needed(self, spec: desired.Job, element: int) -> tuple[int, ...]:
+        """Return how many tasks of each group must run on; those that have succeeded need not."""
+        done = Counter(
+            one.group
+            for one in self._attempts.of_element(spec.name, element)
+            if not one.concluded and elastic_jobs.has_succeeded(one)
+        )
+        return tuple(max(0, group.least - done[group.name]) for group in spec.groups)
 
     def _try_began(
         self, spec: desired.Job, element: int, attempts: running_gangs.Attempts

@@ -6,7 +6,7 @@ import pytest
 from reconciler.core import cycle_attempts
 from reconciler.model import desired
 from reconciler.model.state import outcome, records
-from reconciler.model.state.states import AttemptState
+from reconciler.model.state.states import AttemptState, JobState
 from reconciler.model.values import times
 from reconciler.model.values.resources import Resources
 from tests.unit.core.world import World, job
@@ -368,3 +368,19 @@ def test_a_limit_is_kept_for_a_gang_below_its_minimum(kind: str) -> None:
     assert world.state("rival").value == "Pending"
     back(world, lost)
     assert len(indexes(world, "train")) == 3
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
+@pytest.mark.parametrize("grace_s", [0, 600])
+def test_tasks_that_have_succeeded_are_not_missed(order: tuple[int, ...], grace_s: int) -> None:
+    settings = desired.ClusterSettings(scheduling=desired.Scheduling(stale_gang_s=grace_s))
+    world = World(nodes=1, cpu=4, settings=settings)
+    world.commit(elastic("train", 3, 4))
+    world.settle()
+    for ended, index in enumerate(order, start=1):
+        world.end("train", index=index)
+        world.advance(1)
+        assert len(indexes(world, "train")) == 4 - ended
+    assert world.state("train") is JobState.SUCCEEDED
+    assert world.events("JobRequeued") == []
+    assert [a.try_number for a in world.attempts("train")] in ([], [1, 1, 1, 1])
