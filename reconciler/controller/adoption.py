@@ -14,6 +14,7 @@ import msgspec
 from reconciler.controller.lead_claim import LeadVerdict
 from reconciler.core import observed_state
 from reconciler.core.cycle import stop_orders
+from reconciler.core.jobs import elastic_jobs
 from reconciler.core.nodes import health
 from reconciler.model import desired
 from reconciler.model.protocol import loop_messages
@@ -193,7 +194,10 @@ class Adoption:
         unheard = self._unheard(desired_state)
         confirmed: dict[str, set[tuple[int, str, int]]] = {}
         for attempt in observed.attempts.values():
-            if attempt.state is not AttemptState.UNKNOWN and self._is_heard(attempt.node):
+            # its node has it, or has told its end; one that was lost may have ended in any way
+            is_lost = attempt.end_reason in elastic_jobs.LOSSES
+            is_told = attempt.state is not AttemptState.UNKNOWN and not is_lost
+            if is_told and self._is_heard(attempt.node):
                 task = (attempt.element, attempt.group, attempt.index)
                 confirmed.setdefault(attempt.job, set()).add(task)
         waits = bool(unheard) and now < state.ready_at

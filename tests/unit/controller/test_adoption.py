@@ -11,7 +11,7 @@ from reconciler.core import observed_state
 from reconciler.model import desired
 from reconciler.model.protocol import loop_messages
 from reconciler.model.state import adoption_state, records
-from reconciler.model.state.states import ELEMENT_CODE, AttemptState, JobState, NodeState
+from reconciler.model.state.states import ELEMENT_CODE, AttemptState, EndReason, JobState, NodeState
 from tests.simulation.test_invariants import attempt
 from tests.unit.core.world import World, job
 
@@ -208,3 +208,15 @@ def test_a_record_that_is_deleted_while_its_leader_is_waited_for_is_not_forgotte
         bed.adopting.judge(lead_claim.LeadVerdict(past, blocked, "here", frozenset(), above=0))
     assert bed.withheld() == {"a"}
     assert (bed.adopting.pending, bed.adopting.state.blocked) == (True, "")
+
+
+@pytest.mark.parametrize("reason", [EndReason.LOST, EndReason.NODE_LOST])
+def test_what_its_node_no_longer_has_may_have_ended_well(reason: EndReason) -> None:
+    """An elastic gang that had succeeded lost its tasks one by one, and began anew unasked."""
+    spec = elastic("gang")
+    bed = Adopting(spec)
+    bed.adopting.in_force(bed.wanted)
+    bed.hear("n0", "n1")
+    bed.runs(spec, 1, "n1", state=AttemptState.ENDED, end_reason=reason, ended_at=NOW + 1)
+    bed.adopting.look(bed.wanted, NOW + 2)
+    assert bed.withheld() == {"gang"}
