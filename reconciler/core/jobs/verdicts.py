@@ -245,17 +245,18 @@ class TryJudge:
         for attempt in attempts:
             self._stops.attempts.renew(attempt, concluded=True)
         self._account(draft.spec, attempts, succeeded=verdict is None)
+        is_last = draft.removed or draft.declared_over  # nothing of it starts again
         if verdict is None:
             draft.set_element(element, JobState.SUCCEEDED)
             draft.set_note(element, None)
-        elif verdict is EndReason.CANCELLED or (draft.removed and verdict in _FREE):
+        elif verdict is EndReason.CANCELLED or (is_last and verdict in _FREE):
             draft.set_element(element, JobState.CANCELLED)
             draft.set_note(element, None)
         elif verdict is EndReason.TIMED_OUT:
             self._out_of_time(draft, element, attempts, tries=tries, saved=saved)
         elif verdict in _FREE:
             self._wait_again(draft, element, attempts, verdict=verdict, tries=tries, saved=saved)
-        elif note.retries_spent < draft.spec.retries.limit and not draft.removed:
+        elif note.retries_spent < draft.spec.retries.limit and not is_last:
             self._retry(draft, element, tries=tries, saved=saved)
         else:
             draft.set_element(element, JobState.FAILED)

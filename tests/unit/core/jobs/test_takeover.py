@@ -533,3 +533,31 @@ def test_nodes_that_get_no_answer_are_not_called_silent(*, answers: bool) -> Non
     bed.world.now += 3600
     kinds = {one.kind for one in bed.cycle().drift or ()}
     assert bool(kinds & {"node-silent", "node-missing"}) is answers
+
+
+@pytest.mark.parametrize("is_heard", [True, False])
+@pytest.mark.parametrize("is_elastic", [True, False])
+def test_what_counts_as_done_starts_no_more(*, is_heard: bool, is_elastic: bool) -> None:
+    """The store believes that it is alive, and its nodes say that it is not."""
+    bed = Recovering("a", count=3)
+    if is_elastic:
+        bed.world.commit(_elastic())
+        bed.cycle()
+    for number in range(3):
+        bed.tell(f"n{number}", runs(bed.id_of("a", index=number)), proven=True)
+    assert bed.state("a") is JobState.RUNNING
+    bed.world.now += 1000
+    bed.world.memory.leader_since = bed.world.now
+    bed.recovery = desired.Recovery(frozenset({"a"}))
+    for node in bed.world.nodes if is_heard else ():
+        bed.tell(node)
+    key = bed.world.jobs["a"].key
+    bed.recovery = desired.Recovery(ended=frozenset({key}), trusted=frozenset())
+    bed.cycle()
+    bed.recovery = None
+    for _ in range(3):
+        for node in bed.world.nodes:
+            bed.tell(node)
+    assert bed.on("a") == {}
+    assert bed.state("a") is JobState.CANCELLED
+    assert bed.world.memory.jobs["a"].declared_over
