@@ -33,6 +33,11 @@ def is_resizable(spec: desired.Job) -> bool:
     return spec.is_elastic and not spec.has_fixed_world
 
 
+def may_grow(record: records.JobRecord) -> bool:
+    """Return True if elements of a job may gain tasks, unless somebody said that it is over."""
+    return is_resizable(record.spec) and not record.declared_over
+
+
 def has_succeeded(attempt: records.AttemptRecord) -> bool:
     """Return True if a task has ended with status 0."""
     return (

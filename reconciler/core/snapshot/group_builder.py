@@ -228,8 +228,7 @@ class PendingGroupBuilder:
             pending_input.pending_jobs[spec.queue] = (
                 pending_input.pending_jobs.get(spec.queue, 0) + 1
             )
-        grows = elastic_jobs.is_resizable(spec) and not record.declared_over
-        grows = grows and ready is not readiness.AWAITS
+        grows = elastic_jobs.may_grow(record) and ready is not readiness.AWAITS
         if ready.reason is not None:
             self._explain(spec.name, ready.reason_key, ready.reason)
         if not (grows or ready.elements) or spec.queue not in self._row_of_queue:
