@@ -283,6 +283,7 @@ class AgentsEngine:
             modules=spec.modules,
             arguments=group.arguments,
             files=spec.files,
+            code=spec.code,
         )
 
 

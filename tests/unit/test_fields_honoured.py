@@ -261,6 +261,11 @@ def submitted(part: str, field: str) -> Callable[[Run, Path], Json]:
     return lambda run, _: getattr(getattr(run.template().submitted, part), field)
 
 
+def coded(field: str) -> Callable[[Run, Path], Json]:
+    return lambda run, _: getattr(run.template().code, field)
+
+
+PACKS = (f"sha256:{'0' * 64}", f"sha256:{'1' * 64}")
 SUBMITTED: Json = {
     "path": "/a", "device": 1, "inode": 2, "bootId": "e", "marker": "m", "markerSha256": "2" * 64
 }  # fmt: skip
@@ -1179,6 +1184,25 @@ TABLE: dict[str, Case] = {
         )
     },
     "Job.spec.modules": Case((["gcc"], ["cuda"]), template("modules"), (("gcc",), ("cuda",)), JOB),
+    "Job.spec.code.digest": Case(PACKS, coded("digest"), PACKS, JOB),
+    "Job.spec.code.git": Case(
+        ("https://git.example.org/a", "ada@git.example.org:b"),
+        coded("git"),
+        ("https://git.example.org/a", "ada@git.example.org:b"),
+        (job(code={"revision": "0" * 40}), pool()),
+    ),
+    "Job.spec.code.revision": Case(
+        ("0" * 40, "1" * 64),
+        coded("revision"),
+        ("0" * 40, "1" * 64),
+        (job(code={"git": "file:///a"}), pool()),
+    ),
+    "Job.spec.code.path": Case(
+        ("a", "b/c"),
+        lambda run, shared: [order["cwd"].split("/work/")[1] for order in run.orders(shared)],
+        (["a"], ["b/c"]),
+        (job(code={"digest": PACKS[0]}), pool()),
+    ),
     "Job.spec.groups[].name": Case(
         ("a", "b"), variable("MUSTER_GROUP"), (["a"], ["b"]), (GROUP, pool())
     ),

@@ -123,6 +123,8 @@ def facts(item: Json, evicted: list[Json]) -> None:
     ]
     if folder := item.get("checkpointFolder"):
         lines.append(("Saves in", folder))
+    if code := item.get("code"):
+        lines.append(("Code", code))
     if told := job_list.tasks_text(item):
         lines.append(("Tasks", told))
     if item["array"]:

@@ -50,6 +50,7 @@ EXECUTION_FIELDS = (
     "submitted",
     "modules",
     "arguments",
+    "code",
 )
 #: Elements that are stopped while a run is alive: fields of its array that are not in the hash.
 STOPPED = frozenset({"cancelled", "held"})

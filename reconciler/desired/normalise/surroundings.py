@@ -1,5 +1,5 @@
-"""Normalises what surrounds a job's command: where it was submitted, environment modules, files for
-its output, and which group's end is that of the job.
+"""Normalises what surrounds a job's command: its code, where it was submitted, environment modules,
+files for its output, and which group's end is that of the job.
 """
 
 import msgspec
@@ -7,7 +7,7 @@ import msgspec
 from reconciler.desired.documents.faults import FaultCollector
 from reconciler.model import desired
 from reconciler.model.documents import job_spec, job_staging
-from reconciler.model.observed import output_files
+from reconciler.model.observed import job_code, output_files
 from reconciler.model.values import folder_identity, found_values
 
 
@@ -16,6 +16,8 @@ def with_surroundings(
 ) -> desired.Job:
     """Return the job with what surrounds its command, and note what can't be."""
     job = _with_files(job, spec, faults)
+    if spec.code is not None:
+        job = msgspec.structs.replace(job, code=_code(spec.code, faults))
     if spec.submitted is None and not spec.modules and spec.ends_with is None:
         return job
     return msgspec.structs.replace(
@@ -75,6 +77,40 @@ def _ends_with(spec: job_spec.JobSpec, faults: FaultCollector) -> str:
             found=found_values.quote(spec.ends_with),
         )
     return spec.ends_with or ""
+
+
+def _code(spec: job_staging.CodeSpec, faults: FaultCollector) -> job_code.JobCode:
+    """Return the code of a job, and note what can't be."""
+    place = ("spec", "code")
+    if (spec.digest is None) == (spec.git is None):
+        faults.add(
+            "digest-or-git",
+            "write digest, as `muster submit --code` does, or git with revision, and not both",
+            *place,
+            expected="exactly one of digest and git",
+        )
+    elif (spec.git is None) != (spec.revision is None):
+        faults.add(
+            "git-and-revision",
+            "git and revision go together: write both or neither",
+            *place,
+            expected="the full id of a commit in revision if there is git",
+        )
+    user, at, _ = (spec.git or "").partition("://")[2].partition("/")[0].rpartition("@")
+    if at and ":" in user:
+        faults.add(
+            "password-in-url",
+            "the URL has a password, and what a job says is in git for good: remove it, and let "
+            "git on the nodes find it (credential helper, or an SSH key)",
+            *place,
+            "git",
+        )
+    return job_code.JobCode(
+        spec.digest or "",
+        spec.git or "",
+        spec.revision or "",
+        spec.path or "",
+    )
 
 
 def _submitted(

@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 
 from reconciler.model.desired.settings import Placement, Prune
-from reconciler.model.observed import output_files, storage, task_reports
+from reconciler.model.observed import job_code, output_files, storage, task_reports
 from reconciler.model.policy import access
 from reconciler.model.values import index_ranges
 from reconciler.model.values.folder_identity import NOWHERE, SubmitPlace
@@ -243,6 +243,7 @@ class Job(msgspec.Struct, frozen=True):
     mutated: tuple[str, ...] = ()
     submitted: SubmitPlace = NOWHERE
     modules: tuple[str, ...] = ()
+    code: job_code.JobCode = job_code.NO_CODE
     array_indexes: str = ""
     array_only: str = ""
     array_cancelled: str = ""
@@ -258,8 +259,8 @@ class Job(msgspec.Struct, frozen=True):
 
     @property
     def waits_for_images(self) -> bool:
-        """True if the tasks of an element start together, when all have their image and data."""
-        fetches = self.runtime != "process" or bool(self.stage.ins)
+        """True if the tasks of an element start together, when all have image, data and code."""
+        fetches = self.runtime != "process" or bool(self.stage.ins) or bool(self.code)
         return fetches and sum(group.count for group in self.groups) > 1
 
     @property

@@ -464,6 +464,17 @@ class JobSpec(DocumentPart, frozen=True):
             },
         ),
     ] = None
+    code: Annotated[
+        job_staging.CodeSpec | None,
+        doc(
+            "Code that each task gets into its own folder, and starts in unless there is a "
+            "`workingDirectory`. `muster run --code` and `muster submit --code` write it.",
+            example={
+                "git": "https://git.example.org/ada/train.git",
+                "revision": "1f0c7a1e0a3d5b1c9f2e4d6a8b0c2e4f6a8b0c2e",
+            },
+        ),
+    ] = None
     modules: Annotated[
         list[job_staging.ModuleName],
         doc(

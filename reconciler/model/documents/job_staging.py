@@ -1,4 +1,4 @@
-"""Surroundings of a job: data to copy before and after, and where its command was submitted."""
+"""Surroundings of a job: its code, data to copy before and after, and where it was submitted."""
 
 from typing import Annotated, Literal
 
@@ -12,6 +12,24 @@ FileNumber = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 BootId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f-]{1,64}(?!\n)$")]
 ModuleName = Annotated[
     str, msgspec.Meta(pattern=r"^[A-Za-z0-9_/][A-Za-z0-9_.+/@:=~-]*(?!\n)$", max_length=200)
+]
+
+CodeDigest = Annotated[str, msgspec.Meta(pattern=r"^sha256:[0-9a-f]{64}(?!\n)$")]
+CommitId = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})(?!\n)$")]
+GitUrl = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^((https|ssh|file)://[!-~]+|[A-Za-z0-9_.][A-Za-z0-9_.-]*@[A-Za-z0-9.-]+:[!-~]+)(?!\n)$",
+        max_length=2048,
+    ),
+]
+
+CodePath = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^(?!\.{1,2}(/|$))[^\x00-\x1f\x7f/]+(/(?!\.{1,2}(/|$))[^\x00-\x1f\x7f/]+)*(?!\n)$",
+        max_length=1024,
+    ),
 ]
 
 StagePath = Annotated[
@@ -152,5 +170,39 @@ class SubmittedSpec(DocumentPart, frozen=True):
         doc(
             "The active virtual or conda environment. Tasks use it on nodes that really have it.",
             example={"path": "/home/ada/venv", "device": 66306, "inode": 1835024, "bootId": "8e"},
+        ),
+    ] = None
+
+
+class CodeSpec(DocumentPart, frozen=True):
+    """Code that each task starts with: a packed folder, or a commit of a git repository."""
+
+    digest: Annotated[
+        CodeDigest | None,
+        doc(
+            "A folder that `--code` has packed, by what it holds.",
+            example="sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+        ),
+    ] = None
+    git: Annotated[
+        GitUrl | None,
+        doc(
+            "Repository that nodes fetch from as the job's user: `https://`, `ssh://`, `file://` "
+            "or `USER@HOST:PATH`.",
+            example="https://git.example.org/ada/train.git",
+        ),
+    ] = None
+    revision: Annotated[
+        CommitId | None,
+        doc(
+            "Full id of the commit. No branch: it could be moved after the review.",
+            example="1f0c7a1e0a3d5b1c9f2e4d6a8b0c2e4f6a8b0c2e",
+        ),
+    ] = None
+    path: Annotated[
+        CodePath | None,
+        doc(
+            "Folder in it that tasks start in. Default: its top.",
+            example="experiments/one",
         ),
     ] = None

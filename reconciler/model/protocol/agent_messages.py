@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from reconciler.model import desired
-from reconciler.model.observed import output_files, storage, task_reports, task_usage
+from reconciler.model.observed import job_code, output_files, storage, task_reports, task_usage
 from reconciler.model.observed.devices import GpuUsage
 from reconciler.model.observed.health_checks import CheckPlan
 from reconciler.model.observed.job_commands import JobCommands
@@ -96,7 +96,8 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     calls; ``unrestricted``: it gets none of these. ``scratch_bytes`` is what its own folders and
     its output may take of the node's disk, 0: no limit. ``owner`` is told to the commands around
     the job. ``submitted`` is where its command was submitted, ``modules`` are environment modules
-    to load, ``arguments`` are those of the script, ``files`` those that output is copied to.
+    to load, ``arguments`` are those of the script, ``files`` those that output is copied to,
+    ``code`` what its tasks start with.
     """
 
     job: str
@@ -133,6 +134,7 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     modules: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
     files: output_files.OutputFiles = output_files.NONE
+    code: job_code.JobCode = job_code.NO_CODE
 
 
 class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):

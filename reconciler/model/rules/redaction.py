@@ -11,7 +11,10 @@ from reconciler.model import desired
 
 #: Names in paths of jobs' fields that say what they run, and with what.
 _SETTINGS = frozenset(
-    {"command", "script", "environment", "secrets", "stage", "submitted", "modules", "arguments"}
+    {
+        *("command", "script", "environment", "secrets", "stage", "submitted", "modules"),
+        *("arguments", "code"),
+    }
 )
 #: What stands for a value that not everybody may see.
 HIDDEN = "(not shown)"

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from reconciler.model import desired
-from reconciler.model.observed import health_checks, output_files, storage
+from reconciler.model.observed import health_checks, job_code, output_files, storage
 from reconciler.model.policy import access
 from reconciler.model.values import hostlists, quantities, times
 from reconciler.model.values.resources import Resources
@@ -268,6 +268,7 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Job, "hosts"): ("hosts", hostlists.fold),
     (desired.Job, "exclude_hosts"): ("excludeHosts", hostlists.fold),
     (desired.Job, "grace_s"): ("terminationGrace", _duration),
+    (job_code.JobCode, "folder"): ("path", None),
     (output_files.OutputFiles, "output"): ("/output", _unless_empty),
     (output_files.OutputFiles, "error"): ("/error", _unless_empty),
     (output_files.OutputFiles, "appends"): ("/openMode", _choice("append", "truncate")),

@@ -114,6 +114,7 @@ def job_view(
         tasks=_tasks(spec, running),
         key=spec.key,
         checkpoint_folder=spec.checkpoint.path if spec.checkpoint is not None else "",
+        code=spec.code.text(),
     )
 
 

@@ -15,8 +15,8 @@ _OF_TASK = "task "
 
 
 def job_view(of: view_types.JobView) -> view_types.JobView:
-    """Return a job without its metrics, its usage, its checkpoints and their folder, values of what
-    it runs that policies have set, and what its tasks said at their end.
+    """Return a job without its metrics, its usage, its checkpoints and their folder, its code,
+    values of what it runs that policies have set, and what its tasks said at their end.
     """
     attempts = [
         msgspec.structs.replace(one, message="", checkpoint=None, metrics=None, use=None)
@@ -27,6 +27,7 @@ def job_view(of: view_types.JobView) -> view_types.JobView:
         attempts=attempts,
         message=_without_detail(of.message, 1),
         checkpoint_folder="",
+        code="",
         set_by_policy=[_set_field(one) for one in of.set_by_policy],
     )
 

@@ -162,6 +162,7 @@ class JobView(json_format.View, frozen=True):
     is set for elastic jobs, over all groups; null for others, and for arrays, whose elements are
     gangs.
     ``elementIndexes`` has the elements of an array by state, such as `0-3,7`; it is empty in lists.
+    ``code`` says which code its tasks start with; empty: none travels with it.
     """
 
     name: str
@@ -194,6 +195,7 @@ class JobView(json_format.View, frozen=True):
     checkpoint_folder: str = ""
     set_by_policy: list[FieldMutationView] = []
     element_indexes: dict[str, str] = {}
+    code: str = ""
 
 
 class NodeUsageView(json_format.View, frozen=True):

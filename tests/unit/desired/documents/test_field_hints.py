@@ -66,7 +66,10 @@ def _stands(whole: schema.Schema, path: str) -> bool:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("  comand: [a]\n", "such as command or count: `muster schema job.spec` lists them"),
+        (
+            "  comand: [a]\n",
+            "such as command or code or count: `muster schema job.spec` lists them",
+        ),
         ("  zzzz: 1\n", " fields: `muster schema job.spec` lists them"),
         ("  gpus: 1\n", " fields: `muster schema job.spec` lists them"),
         ("  resources: {zzzz: 1}\n", "one of cpu, memory, gpu, gpuMemory, mig"),

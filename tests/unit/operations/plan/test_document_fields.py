@@ -49,6 +49,14 @@ WINDOWS = (
 )
 #: (what is written instead of what, the fields that are told)
 CHANGES = {
+    ("timeLimit: 90m", f"timeLimit: 90m\n  code: {{digest: 'sha256:{'0' * 64}', path: a/b}}"): {
+        "code.digest": (None, f"sha256:{'0' * 64}"),
+        "code.path": (None, "a/b"),
+    },
+    ("timeLimit: 90m", f"timeLimit: 90m\n  code: {{git: 'file:///a', revision: '{'1' * 40}'}}"): {
+        "code.git": (None, "file:///a"),
+        "code.revision": (None, "1" * 40),
+    },
     ("lease: 15m", "lease: 1h"): {"lease": ("15m", "1h")},
     ("[001-128]", "[001-096]"): {"hosts": ("gpu[001-128]", "gpu[001-096]")},
     ("count: 8, model: H200", "count: 4, model: H200"): {"nodes.gpus.count": ("8", "4")},
