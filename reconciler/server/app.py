@@ -27,6 +27,7 @@ from reconciler.server.api import (
 )
 from reconciler.server.auth import standing_tokens
 from reconciler.server.changes import change_routes, overrides
+from reconciler.server.code import code_routes
 from reconciler.server.composition import Composition
 from reconciler.server.interactive import session_routes
 from reconciler.server.logs import log_routes
@@ -68,6 +69,7 @@ def create_app(parts: Composition, *, address: str) -> Litestar:
             *explanations.HANDLERS,
             *plans.HANDLERS,
             *change_routes.HANDLERS,
+            *code_routes.HANDLERS,
             *audit.HANDLERS,
             *overrides.HANDLERS,
             *reports.HANDLERS,

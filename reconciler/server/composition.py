@@ -24,6 +24,7 @@ from reconciler.server.changes import (
     queued_submissions,
     waiting_submissions,
 )
+from reconciler.server.code import pack_store, pack_upkeep
 from reconciler.server.interactive import relay_link, session_desk
 from reconciler.server.logs import log_readers
 from reconciler.server.loop_link import LinkClient
@@ -109,6 +110,7 @@ class Composition:
             on_published=self._published,
             on_answer=self._answered,
         )
+        self._packs = pack_store.PackStore(link_path.parent)
         self._desk = session_desk.SessionDesk(
             functools.partial(relay_link.RelayLink, link_path.with_name(relay_messages.SOCKET)),
             *(self._sessions, self.access_log, self.gate),
@@ -162,6 +164,7 @@ class Composition:
                 self._store, self._submitter, self._hints, self._facts
             ),
             "override_requests": self._override_requests,
+            "packs": self._packs,
             "personal": self._personal,
             "plans": plans.Plans(self._store.url),
             "readers": log_readers.LogReaders(),
@@ -190,6 +193,7 @@ class Composition:
             self._store.keep_open(),
             self._desk.follow(),
             self._desk.judge(),
+            pack_upkeep.run(self._packs, self._store),
         ]
         if self._submitter is not None:
             housekeeping = prune_timer.Housekeeping(

@@ -29,7 +29,10 @@ _CHAIN_FILES = tuple(
 )
 #: Files beside the store, in the order in which they are copied: what says how a chain ended comes
 #: before the chain, which only grows.
-KEPT = ("audit.seen.json", "notified.json", "subscriptions.json", *_CHAIN_FILES)
+KEPT = (
+    *("audit.seen.json", "notified.json", "subscriptions.json", *_CHAIN_FILES),
+    *("code-*.tar", "code-*.json"),  # code of jobs, and who sent it
+)
 #: Of a controller's folder, what is made again or belongs to processes and virtual nodes.
 MADE_AGAIN = (
     *("*.log", "*.log.*", "*.sock", "*.lock", "*.part", "*.partial", "mirror-*", "submissions"),

@@ -301,14 +301,18 @@ def early_refusals(
     found = refusals(reader, caller, [changes[position] for position in at])
     refused = {at[position]: why for position, why in found.items()}
     if len(at) < len(changes) and caller.role != ADMIN:
-        why = _why_no_job(reader, caller.name)
+        why = why_no_job(reader, caller.name)
         others = set(range(len(changes))).difference(at) if why else ()
         refused |= dict.fromkeys(others, why)
     return refused
 
 
-def _why_no_job(reader: AuthorizationContext, who: str) -> str:
-    """Return why a person may change no job at all; empty if there may be one."""
+def why_no_job(reader: AuthorizationContext, who: str) -> str:
+    """Return why a person may change no job at all; empty if there may be one.
+
+    Raises:
+        StoreError: the store can't be read.
+    """
     structure = stored_views.stored_structure(reader.view(stored_views.STRUCTURE))
     sync = stored_views.stored_sync(reader.view(stored_views.SYNC))
     if structure is None or sync.structure_revision is None:

@@ -17,6 +17,7 @@ from reconciler.server.api import (
     reservations,
 )
 from reconciler.server.changes import change_routes, overrides
+from reconciler.server.code import code_routes
 from reconciler.server.interactive import session_routes
 from reconciler.server.logs import log_routes
 from reconciler.server.personal import notification_routes
@@ -88,6 +89,7 @@ def test_every_request_is_in_the_table_of_the_api() -> None:
             *(audit, overrides, reports, reservations, attempt_list, log_routes, identity),
             session_routes,
             notification_routes,
+            code_routes,
         )
         for handler in module.HANDLERS
         if handler.include_in_schema is not False

@@ -1,5 +1,6 @@
 """A backup holds the store and what belongs to it, shows what was changed, and costs nothing."""
 
+import hashlib
 import os
 import pathlib
 import pwd
@@ -14,6 +15,7 @@ import pytest
 from reconciler import store
 from reconciler.operations.audit import audit_entries, audit_log
 from reconciler.operations.backup import backup_contents, backup_folder
+from reconciler.server.code import pack_store
 from reconciler.store import backup
 from tests.unit.store import samples
 
@@ -421,3 +423,18 @@ def test_a_full_disk_is_named_and_keeps_nothing(
     ):
         backup_folder.restore(tmp_path / "copy", f"sqlite:///{place / 'store.db'}", place)
     assert list(place.iterdir()) == []
+
+
+def test_code_of_jobs_is_restored_with_who_sent_it(
+    live: StateFolder, tmp_path: pathlib.Path
+) -> None:
+    digest = f"sha256:{hashlib.sha256(b'code').hexdigest()}"
+    with pack_store.PackStore(live.folder).receive(digest, ("ada@x.org",), 4) as incoming:
+        incoming.add(b"code")
+    (live.folder / "code-0123.part").write_text("being sent")
+    made = backup_folder.save(live.url, live.folder, tmp_path / "copy", NOW)
+    assert made.left_out == ("notify", "tokens")
+    (tmp_path / "new").mkdir()
+    url = f"sqlite:///{tmp_path / 'new' / 'store.db'}"
+    backup_folder.restore(tmp_path / "copy", url, tmp_path / "new")
+    assert pack_store.PackStore(tmp_path / "new").piece(digest, "ada@x.org", 0) == b"code"
