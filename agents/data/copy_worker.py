@@ -12,13 +12,11 @@ that show it.
 
 # ruff: noqa: PTH103, SIM105, TRY301
 
-import ctypes
 import errno
 import hashlib
 import json
 import os
 import shutil
-import signal
 import stat
 import sys
 import time
@@ -30,6 +28,7 @@ if __package__ in {None, ""}:
 
 from agents.data import object_store
 from agents.deletion import tree_deletion
+from agents.isolation import user_switch
 
 Listing = list[tuple[str, int, str]]
 
@@ -48,7 +47,6 @@ MANIFEST, DATA = "manifest.json", "data"
 PART, GONE = ".part", ".gone"
 #: Errors of a disk that takes nothing more.
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
 
 
 class StageError(Exception):
@@ -425,28 +423,9 @@ def deliver(order: dict[str, Any], progress: CopyProgress) -> None:
             progress.add(size)
 
 
-def become(uid: str, gid: str, groups: str) -> None:
-    """Become a user for good, so that no process of that user can trace this one.
-
-    Raises:
-        OSError: this process may not; it must not go on.
-    """
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    os.setgroups([int(group) for group in groups.split(",") if group])
-    os.setgid(int(gid))
-    os.setuid(int(uid))
-    for option, value in ((_PR_SET_DUMPABLE, 0), (_PR_SET_NO_NEW_PRIVS, 1)):
-        if prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
-            raise OSError(ctypes.get_errno(), "prctl")
-
-
 def main() -> int:
     """Carry out the order on standard input."""
-    parent = os.getppid()
-    if len(sys.argv) > 1:
-        become(*sys.argv[1:4])  # first of all: it cancels the signal below
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
+    if not user_switch.begin(sys.argv[1:4]):
         return 3
     os.umask(0o077)
     progress = CopyProgress()

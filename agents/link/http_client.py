@@ -102,9 +102,16 @@ class Connection:
         """Send a body. Return status and answer. ``timeout_s`` limits each wait for the
         controller.
         """
+        return self._request("POST", path, body, timeout_s)
+
+    def get(self, path: str, timeout_s: float) -> tuple[int, bytes]:
+        """Ask for something that is no message. Return status and answer, as ``post`` does."""
+        return self._request("GET", path, b"", timeout_s)
+
+    def _request(self, method: str, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
         was_open = self._socket is not None
         try:
-            return self._exchange(path, body, timeout_s)
+            return self._exchange(method, path, body, timeout_s)
         except TimeoutError as problem:
             self.close()
             raise LinkError(f"{self.target.url} did not answer in {timeout_s:g} s") from problem
@@ -113,7 +120,7 @@ class Connection:
             if not was_open:
                 raise LinkError(f"{self.target.url}: {problem}") from problem
         try:
-            return self._exchange(path, body, timeout_s)
+            return self._exchange(method, path, body, timeout_s)
         except (OSError, ValueError, LinkError) as problem:
             self.close()
             raise LinkError(f"{self.target.url}: {problem}") from problem
@@ -140,17 +147,20 @@ class Connection:
             context = ssl.create_default_context(cafile=self.target.ca_file or None)
             self._socket = context.wrap_socket(plain, server_hostname=self._host)
 
-    def _exchange(self, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
+    def _exchange(self, method: str, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
         if self._socket is None:
             self._open()
         host = f"[{self._host}]" if ":" in self._host else self._host
         lines = [
-            f"POST {self._prefix}{quote(path)} HTTP/1.1",
+            f"{method} {self._prefix}{quote(path)} HTTP/1.1",
             f"Host: {host}:{self._port}",
-            "Content-Type: application/msgpack",
-            "Accept: application/msgpack",
-            f"Content-Length: {len(body)}",
         ]
+        if method == "POST":
+            lines += [
+                "Content-Type: application/msgpack",
+                "Accept: application/msgpack",
+                f"Content-Length: {len(body)}",
+            ]
         if self._token:
             lines.append(f"Authorization: Bearer {self._token}")
         self._socket.settimeout(timeout_s)
@@ -228,7 +238,7 @@ class Connection:
         return b"".join(parts)
 
 
-def _message(answer: bytes) -> str:
+def message_of(answer: bytes) -> str:
     """Return the message in an error answer, or its text."""
     try:
         message = msgspec.json.decode(answer)["error"]["message"]
@@ -239,7 +249,7 @@ def _message(answer: bytes) -> str:
 
 def explain(url: str, node: str, status: int, answer: bytes) -> str:
     """Explain to the operator the status of an answer to a sync other than 200."""
-    said = _message(answer)
+    said = message_of(answer)
     if status == 409:
         return (
             f"another agent holds the session of node {node} at {url}; stop that one, or give "

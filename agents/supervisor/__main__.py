@@ -128,6 +128,7 @@ class Supervisor:
                 "hello": os.getpid(),
                 "protocol": PROTOCOL,
                 "spares": True,
+                "code": True,
                 "sessions": True,
                 "edition": self.edition,
                 "records": records,

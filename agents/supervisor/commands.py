@@ -53,6 +53,7 @@ class StartCommand(TaskProgram):
         scratch_bytes: what the attempt's folders may take of the disk; left out without a limit.
         checkpoint_to: who gets the checkpoint signal; left out without one.
         note: what people are told of its start.
+        code: the agent has filled its working folder; left out if it begins empty.
     """
 
     op: Literal["start"]
@@ -68,6 +69,7 @@ class StartCommand(TaskProgram):
     scratch_bytes: NotRequired[int]
     checkpoint_to: NotRequired[str]
     note: NotRequired[str]
+    code: NotRequired[bool]
 
 
 class RefuseCommand(TypedDict):

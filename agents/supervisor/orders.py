@@ -38,6 +38,7 @@ class StartOrder(NamedTuple):
         checkpoint_to: as ``to`` of a stop, when its lease is over.
         privileges: ``restricted`` to take from the task what no job needs; empty for nothing.
         note: what people are told of its start, while it runs and with its end.
+        code: whether the agent has a folder ready that becomes its working folder.
     """
 
     id: str
@@ -60,6 +61,7 @@ class StartOrder(NamedTuple):
     scratch_bytes: int = 0
     checkpoint_to: str = ""
     note: str = ""
+    code: bool = False
 
 
 class RefuseOrder(NamedTuple):
@@ -198,6 +200,7 @@ def _start(name: str, raw: dict[str, Any]) -> StartOrder:
         scratch_bytes=int(raw.get("scratch_bytes", 0)),
         checkpoint_to=_text(raw.get("checkpoint_to", "")),
         note=_text(raw.get("note", "")),
+        code=bool(raw.get("code")),
     )
 
 

@@ -6,7 +6,7 @@ only the child waits.
 """
 
 # No pathlib or contextlib here: they would cost the supervisor memory.
-# ruff: noqa: PTH102, PTH112, PTH118, PTH208, SIM105
+# ruff: noqa: PTH102, PTH104, PTH112, PTH118, PTH208, SIM105
 
 import ctypes
 import errno
@@ -397,13 +397,16 @@ def make_folder(root: str, order: orders.StartOrder) -> None:
     """Create the attempt's folder exclusively, with its inner folders and its script.
 
     It belongs to the supervisor until :func:`hand_over`, so nobody else can put a link in the way.
-    ``spare`` in an order names a folder in the trash that can be reused.
+    ``spare`` in an order names a folder in the trash that can be reused. With ``code``, the agent
+    has filled a folder of the task's user that becomes its working folder.
     """
     folder = f"{root}/attempts/{order.id}"
     spare = order.spare
     if spare is None or not take_over(f"{root}/trash/{spare}", folder):
         for inner in (folder, f"{folder}/work", f"{folder}/tmp"):  # noqa: S108 - nobody else's
             os.mkdir(inner, 0o700)
+    if order.code:  # in place of the empty folder
+        os.rename(f"{root}/code/ready/{order.id}", f"{folder}/work")
     for name, text in _files_of(order).items():
         handle = os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
         with os.fdopen(handle, "w", encoding="utf-8") as stream:

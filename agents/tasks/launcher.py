@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from agents import state
+from agents.code import task_code
 from agents.data import data_cache, secret_store, staging
 from agents.deletion import trash
 from agents.gpus import mig_manager, mps
@@ -87,6 +88,7 @@ class Launcher:
         self.job_tries: job_tries.JobTries | None = None
         cache = data_cache.DataCache(settings.root, spares.deleter, settings.cache_bytes_max)
         self.stager = staging.Stager(node.root, cache, secrets, self.users)
+        self._code = task_code.TaskCode(settings.root, settings, self.users, spares.deleter)
         self._data = task_data.TaskData(self.stager, secrets, volumes, lock, self.users)
         self.output_copies = output_copies.OutputCopies(Path(node.root) / "logs")
         self._settings = settings
@@ -123,6 +125,7 @@ class Launcher:
         if self._mig is not None:
             self._mig.keep(live_ids)
         self._supervisor_takes_spares = bool(hello.get("spares"))
+        self._code.is_taken = bool(hello.get("code"))
         self._cores = None
         if self._settings.pin_cpus and "cpuset" in capabilities.enforces:
             cpu_lists = [node.cpus for node in host_info.read().numa]
@@ -143,6 +146,7 @@ class Launcher:
             if report.state is not AttemptState.ENDED:
                 continue
             self._release_cores(report.id)
+            self._code.discard(report.id)
             self._mps_daemons.leave(report.id)
             if self._mig is not None:
                 self._mig.leave(report.id)
@@ -177,7 +181,10 @@ class Launcher:
                 assignment, template, self.node.shared, user
             )
             surroundings = yield from self._data.find_surroundings(template, user)
-            yield from self._pull_image(assignment, image)
+            if image is not None:
+                yield _image_wait(self.images, assignment.attempt, image)
+            if template.code:
+                yield self._code.wait(assignment.attempt, template, user)
             found = (user, surroundings.place.folder)
             yield from self._data.files(assignment, template, self.node, found, self.output_copies)
         except UnstartableError:
@@ -202,8 +209,8 @@ class Launcher:
         except UnstartableError:
             self._release_cores(assignment.attempt)
             raise
-        if (image is not None or template.stage.ins) and assignment.hold:
-            # only images and data take so long that some of a gang would wait, running, for others
+        if (image is not None or template.stage.ins or template.code) and assignment.hold:
+            # only these take so long that some of a gang would wait, running, for others
             command["hold"] = True
         if command["user"] is None and self._supervisor_takes_spares:
             # its inner folders belong to the supervisor's user already
@@ -298,17 +305,6 @@ class Launcher:
             )
         return instances, share
 
-    def _pull_image(
-        self, assignment: Assignment, image: images.ImageRequest | None
-    ) -> Generator[Wait, Any, None]:
-        """Wait until the image of a container is on this node."""
-        if image is not None:
-            yield Wait(
-                lambda resume: self.images.want(assignment.attempt, image, resume),
-                task_data.STOPPED_MESSAGE,
-                cancel=self.images.give_up,
-            )
-
     # Gangs, stages and stops -----------------------------------------------------------------
 
     def pass_or_hold(self, command: AttemptCommand) -> list[AttemptCommand]:
@@ -345,6 +341,17 @@ class Launcher:
             "op": "stop", "id": attempt, "reason": step.reason.value, "to": step.to,
             "signal": step.signal, "grace_s": step.grace_s, "message": step.message,
         }  # fmt: skip
+
+
+def _image_wait(
+    pulled: images.Images, attempt: str, image: images.ImageRequest
+) -> preparation.Wait:
+    """Return the wait until the image of a container is on this node."""
+    return Wait(
+        lambda resume: pulled.want(attempt, image, resume),
+        task_data.STOPPED_MESSAGE,
+        cancel=pulled.give_up,
+    )
 
 
 def _capabilities(

@@ -90,6 +90,8 @@ def start_command(
     command = cast("StartCommand", fields)  # type checkers merge no dictionaries of two types
     if template.checkpoint_to:
         command["checkpoint_to"] = template.checkpoint_to
+    if template.code:
+        command["code"] = True
     if template.scratch_bytes:
         command["scratch_bytes"] = template.scratch_bytes
     if resources.secrets is not None:
@@ -181,8 +183,7 @@ def _execution(
         for name, variable in template.secrets
         if name in secrets and variable
     }
-    place = resources.surroundings.place
-    cwd = template.working_directory or place.folder or f"{folder}/work"
+    cwd = task_environment.start_folder(template, resources.surroundings, folder)
     return _Execution(argv, template.script, cwd, environment, files)
 
 

@@ -104,7 +104,8 @@ class TaskData:
         self, template: TaskTemplate, user: TaskUser
     ) -> Generator[Wait, Any, task_environment.TaskSurroundings]:
         """Return what this node has of the place where a task was submitted, and its modules."""
-        place, chosen = template.submitted, template.working_directory is not None
+        place = template.submitted
+        chosen = template.working_directory is not None or bool(template.code)
         found = task_environment.TaskSurroundings()
         if template.runtime != "process":
             hidden = submit_folders.unseen_by_container(place, chosen=chosen)
@@ -229,8 +230,8 @@ def _words(
 
 
 def _unseen_folder(template: TaskTemplate, user: TaskUser) -> str:
-    """Return the folder of its submission for a task that does not see the node's; empty: none."""
-    if template.runtime == "process" or template.submitted.folder is None:
+    """Return the folder of its submission for a task that does not start there; empty: none."""
+    if template.submitted.folder is None or (template.runtime == "process" and not template.code):
         return ""
     boot_id = submit_folders.machine_boot_id()
     return submit_folders.find(template.submitted, user.acting, boot_id, chosen=False).folder

@@ -76,15 +76,29 @@ def environment_of(
         reserved["MUSTER_SECRETS_DIR"] = f"{folder}/secrets"
         # Only names: the launcher adds the values, which only the order may hold.
         chosen |= {variable: "" for _, variable in template.secrets if variable}
+    if template.code:
+        reserved["MUSTER_CODE_DIR"] = f"{folder}/work"
     if template.framework != "none":
-        around = (surroundings or TaskSurroundings()).place.folder
-        place = template.working_directory or around or f"{folder}/work"
+        place = start_folder(template, surroundings or TaskSurroundings(), folder)
         gang = frameworks.gang_of(assignment, template, node.name, place)
         reserved |= frameworks.environment(template.framework, gang)
     # Last, so that it hides no module of the same name in the job's own path.
     paths = [chosen["PYTHONPATH"]] if chosen.get("PYTHONPATH") else []
     reserved["PYTHONPATH"] = ":".join([*paths, f"{node.root}/lib"])
     return base | chosen | template.told | reserved
+
+
+def start_folder(template: TaskTemplate, around: TaskSurroundings, folder: str) -> str:
+    """Return the folder that a task starts in.
+
+    Args:
+        folder: the attempt's.
+    """
+    if template.working_directory:
+        return template.working_directory
+    if template.code:
+        return f"{folder}/work/{template.code.folder}".rstrip("/")
+    return around.place.folder or f"{folder}/work"
 
 
 def _base(

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from agents import shutdown
 from agents.host import processes
 from agents.isolation import cgroups
 from agents.supervisor import task_isolation
+from reconciler.model.observed import job_code
 from reconciler.model.protocol.agent_messages import TaskTemplate
 from reconciler.model.state.states import AttemptState, EndReason
 from tests import started
@@ -68,6 +70,26 @@ def test_a_task_in_a_container(contained: Node, controller: Controller) -> None:
     assert "home" not in found.split()
     assert "/etc/passwd" not in found  # the host's are not there
     assert (contained.root / "attempts/a.1/work/here").exists()
+
+
+def test_code_that_travels_is_in_the_container(
+    contained: Node, controller: Controller, tmp_path: Path
+) -> None:
+    work = tmp_path / "origin"
+    (work / "part").mkdir(parents=True)
+    (work / "part" / "a.txt").write_text("of the commit")
+    who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "x"], ["rev-parse", "HEAD"]):
+        done = subprocess.run(
+            ["git", *who, *words], cwd=work, check=True, capture_output=True, text=True, timeout=60
+        )
+    code = job_code.JobCode(git=f"file://{work}", revision=done.stdout.strip(), folder="part")
+    controller.assign("a.1", template=template("#!/bin/sh\npwd; cat a.txt\n", code=code))
+    report = controller.ended("a.1")
+    said = (contained.root / "logs/a.1.stderr").read_text()
+    assert (report.end_reason, report.exit_code) == (EndReason.EXITED, 0), (report.message, said)
+    found = (contained.root / "logs/a.1.stdout").read_text()
+    assert found == f"{contained.root}/attempts/a.1/work/part\nof the commit"
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core is all there is")

@@ -13,6 +13,7 @@ from agents.isolation import task_limits
 from agents.settings import UserLimits
 from agents.tasks import checkpoint_folders, task_environment, task_users
 from agents.tasks.node_context import NodeContext, UnstartableError
+from reconciler.model.observed import job_code
 from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
 from tests import ordering
 
@@ -156,3 +157,24 @@ def test_a_limit_of_the_disk_goes_with_the_order(limit_bytes: int) -> None:
     template = TaskTemplate("j", 1, "g", ("true",), scratch_bytes=limit_bytes)
     found = ordering.order_for(ASSIGNMENT, template, PLACE)
     assert found.get("scratch_bytes", 0) == limit_bytes
+
+
+@pytest.mark.parametrize(
+    ("fields", "cwd"),
+    [
+        ({}, "/root-of-node/attempts/a.1/work"),
+        ({"code": job_code.JobCode("sha256:0")}, "/root-of-node/attempts/a.1/work"),
+        (
+            {"code": job_code.JobCode("sha256:0", folder="a/b")},
+            "/root-of-node/attempts/a.1/work/a/b",
+        ),
+        ({"code": job_code.JobCode("sha256:0", folder="a"), "working_directory": "/w"}, "/w"),
+    ],
+)
+def test_a_task_with_code_starts_in_it(fields: dict[str, Any], cwd: str) -> None:
+    template = TaskTemplate("j", 1, "g", ("true",), **fields)
+    order = ordering.order_for(ASSIGNMENT, template, PLACE)
+    assert order["cwd"] == cwd
+    assert order.get("code", False) is ("code" in fields)
+    code = "/root-of-node/attempts/a.1/work" if "code" in fields else None
+    assert order["env"].get("MUSTER_CODE_DIR") == code
