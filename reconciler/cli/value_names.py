@@ -19,6 +19,7 @@ _OPTIONS: dict[str, str] = {
     "--output-file": "PATH",
     "--error-file": "PATH",
     "--clone": "FOLDER",
+    "--code": "FOLDER",
     "--cpus": "CPUS",
     "--cycle-every": "DURATION",
     "--deadline": "TIME",

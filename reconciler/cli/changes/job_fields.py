@@ -6,7 +6,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from reconciler.cli import terminal
+from reconciler.cli import completion, context, terminal
 from reconciler.cli.changes import local_times
 from reconciler.model.values import found_values, times
 
@@ -17,6 +17,31 @@ Array = Annotated[
         help="Run the command so many times, as an array: 10, the same as 0-9, or indexes such as "
         "1,3,5-9:2; %4 behind runs 4 at once. $MUSTER_ARRAY_INDEX is the index. Default: no array.",
     ),
+]
+Name = Annotated[
+    str | None,
+    typer.Option(
+        "--name",
+        "-J",
+        help="Name of the job. Default: the program's, with a random ending.",
+        callback=context.require_name,
+    ),
+]
+Queue = Annotated[
+    str | None,
+    typer.Option(
+        "--queue",
+        "-q",
+        help="Queue in which the job waits. Default: default.",
+        autocompletion=completion.queues,
+        callback=context.require_name,
+    ),
+]
+Cpus = Annotated[
+    str | None, typer.Option("--cpus", "-c", help="CPUs per task: 2, 0.5 or 500m. Default: 1.")
+]
+Memory = Annotated[
+    str | None, typer.Option("--memory", help="Memory per task: 4Gi, 512M. Default: 0.")
 ]
 Gpus = Annotated[
     float | None,
@@ -61,7 +86,11 @@ Depends = Annotated[
 ]
 Chdir = Annotated[
     str | None,
-    typer.Option("--chdir", help="Folder that it starts in, on the node. Default: this one."),
+    typer.Option(
+        "--chdir",
+        help="Folder that it starts in, on the node; with --code, a relative one is in the code. "
+        "Default: this one.",
+    ),
 ]
 Image = Annotated[
     str | None,

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from reconciler.cli import completion, context, lazy_import, terminal
+from reconciler.cli import context, lazy_import, terminal
 from reconciler.cli.changes import (
     job_fields,
     overrides,
     sbatch_lines,
+    submit_code,
     submit_options,
     submit_surroundings,
 )
@@ -122,18 +123,6 @@ def _subjects(change: change_requests.Act | change_requests.DrainRequest) -> lis
     return list(change.nodes) if isinstance(change, change_requests.DrainRequest) else [change.name]
 
 
-_Queue = Annotated[
-    str | None,
-    typer.Option(
-        "--queue",
-        "-q",
-        help="Queue in which the job waits. Default: default.",
-        autocompletion=completion.queues,
-        callback=context.require_name,
-    ),
-]
-
-
 def submit(
     at: typer.Context,
     arguments: Annotated[
@@ -144,23 +133,11 @@ def submit(
         ),
     ] = None,
     *,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            "--name",
-            "-J",
-            help="Name of the job. Default: the program's, with a random ending.",
-            callback=context.require_name,
-        ),
-    ] = None,
-    queue: _Queue = None,
+    name: job_fields.Name = None,
+    queue: job_fields.Queue = None,
     gpus: job_fields.Gpus = None,
-    cpus: Annotated[
-        str | None, typer.Option("--cpus", "-c", help="CPUs per task: 2, 0.5 or 500m. Default: 1.")
-    ] = None,
-    memory: Annotated[
-        str | None, typer.Option("--memory", help="Memory per task: 4Gi, 512M. Default: 0.")
-    ] = None,
+    cpus: job_fields.Cpus = None,
+    memory: job_fields.Memory = None,
     nodes: submit_options.Nodes = None,
     tasks: submit_options.Tasks = None,
     least: job_fields.Least = None,
@@ -175,6 +152,7 @@ def submit(
     modules: submit_surroundings.Modules = None,
     depends: job_fields.Depends = None,
     chdir: job_fields.Chdir = None,
+    code: submit_code.Code = None,
     image: job_fields.Image = None,
     attempts: job_fields.Retries = None,
     priority_number: job_fields.Priority = None,
@@ -204,12 +182,13 @@ def submit(
 
     The text of a script goes along, and what follows it are its arguments. A command after `--` is
     run as it stands. Both start in this folder and with the active Python environment where the
-    node really has them. Options of the job (--name to --set) come first; YAML files describe
-    themselves. A submission is a commit: in your clone, or by the controller.
+    node really has them; with --code the folder's files go along to any node. Options of the job
+    (--name to --set) come first; YAML files describe themselves. A submission is a commit: in your
+    clone, or by the controller.
 
     Example: muster submit jobs/train.yaml jobs/evaluate.yaml
 
-    Example: muster submit --gpus 1 --time 2h -- python3 train.py
+    Example: muster submit --code . --gpus 1 --time 2h -- python3 train.py
 
     Example: muster submit --gpus 1 ./train.sh --epochs 3
 
@@ -275,9 +254,13 @@ def submit(
             written=job_fields.written_fields(fields),
         )
         options = sbatch_lines.fill(options, named=name is not None, others=ignore_sbatch)
+        packed = submit_code.GivenCode(code)
+        options = packed.added_to(options)
         submit_options.require_values(job_document.job_text(options), problems)
         text = job_document.job_text(submit_surroundings.with_place(options, mark=not dry_run))
         submissions = [change_requests.Submit(text, context.identity(clone))]
+        if not dry_run:
+            packed.send(server, token_file, context.identity(clone))
     with submit_options.report_unread_input() if is_command else contextlib.nullcontext():
         _submit(
             submissions,

@@ -221,6 +221,8 @@ _OPTION_OF = {
     "spec.modules": "--module",
     "spec.dependsOn": "--depends",
     "spec.workingDirectory": "--chdir",
+    "spec.code": "--code",
+    "spec.code.path": "--chdir",
     "spec.image": "--image",
     "spec.retries.limit": "--retries",
     "spec.priority": "--priority",

@@ -16,8 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import completion, context, interrupts, lazy_import, retries, terminal
-from reconciler.cli.changes import job_fields, submit, submit_options, submit_surroundings
+from reconciler.cli import context, interrupts, lazy_import, retries, terminal
+from reconciler.cli.changes import (
+    job_fields,
+    submit,
+    submit_code,
+    submit_options,
+    submit_surroundings,
+)
 from reconciler.cli.jobs import run_output, run_status, run_terminal, wait
 
 if TYPE_CHECKING:
@@ -56,32 +62,11 @@ def register(app: typer.Typer) -> None:
 def run(
     command: Annotated[list[str], typer.Argument(help="The command, after --.")],
     *,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            "--name",
-            "-J",
-            help="Name of the job. Default: the program's, with a random ending.",
-            callback=context.require_name,
-        ),
-    ] = None,
-    queue: Annotated[
-        str | None,
-        typer.Option(
-            "--queue",
-            "-q",
-            help="Queue in which the job waits. Default: default.",
-            autocompletion=completion.queues,
-            callback=context.require_name,
-        ),
-    ] = None,
+    name: job_fields.Name = None,
+    queue: job_fields.Queue = None,
     gpus: job_fields.Gpus = None,
-    cpus: Annotated[
-        str | None, typer.Option("--cpus", "-c", help="CPUs per task: 2, 0.5 or 500m. Default: 1.")
-    ] = None,
-    memory: Annotated[
-        str | None, typer.Option("--memory", help="Memory per task: 4Gi, 512M. Default: 0.")
-    ] = None,
+    cpus: job_fields.Cpus = None,
+    memory: job_fields.Memory = None,
     nodes: submit_options.Nodes = None,
     tasks: submit_options.Tasks = None,
     time_limit: submit_options.TimeLimit = None,
@@ -93,6 +78,7 @@ def run(
     modules: submit_surroundings.Modules = None,
     depends: job_fields.Depends = None,
     chdir: job_fields.Chdir = None,
+    code: submit_code.Code = None,
     image: job_fields.Image = None,
     attempts: job_fields.Retries = None,
     priority_number: job_fields.Priority = None,
@@ -116,7 +102,8 @@ def run(
     """Run a command on the cluster as if it ran here.
 
     It starts in this folder, and uses the active Python environment, on nodes that really have
-    them: the same machine, or a shared home. `muster job` says where it could not.
+    them: the same machine, or a shared home. `muster job` says where it could not. With --code the
+    files go along to any node.
 
     Output of the first task is shown as it is written; that of other tasks at the end, each line
     after the task's name. Ctrl-C or SIGTERM cancels the job and waits for its end; a second Ctrl-C
@@ -134,7 +121,7 @@ def run(
 
     Example: muster run --pty --gpus 1 -- bash
 
-    Example: muster run --tasks 2 --gpus 1 --time 10m -- python3 check.py
+    Example: muster run --code . --tasks 2 --gpus 1 --time 10m -- python3 check.py
     """
     run_terminal.require_terminal(command, pty=pty)
     together, placement = submit_options.spread(nodes, tasks)
@@ -161,13 +148,13 @@ def run(
         written=job_fields.written_fields(fields),
     )
     submit_options.require_values(job_document.job_text(options))
-    options = submit_surroundings.with_place(options, mark=True)
-    code = _carry_through(options, clone, (server, token_file), command if pty else ())
-    if (
-        name is None and code != run_status.MUSTER_FAILED
-    ):  # else it may run on, or be submitted again
+    packed = submit_code.GivenCode(code, run_status.MUSTER_FAILED)
+    options = submit_surroundings.with_place(packed.added_to(options), mark=True)
+    packed.send(server, token_file, context.identity(clone))
+    status = _carry_through(options, clone, (server, token_file), command if pty else ())
+    if name is None and status != run_status.MUSTER_FAILED:  # else it may run on, or be repeated
         submit_folder.forget(options.submitted)
-    raise typer.Exit(code)
+    raise typer.Exit(status)
 
 
 def _carry_through(

@@ -46,6 +46,7 @@ class JobOptions(msgspec.Struct, frozen=True):
     environment: dict[str, str] = {}
     modules: tuple[str, ...] = ()
     submitted: folder_identity.SubmitPlace = folder_identity.NOWHERE
+    code: Mapping[str, str] = {}
     fields: Mapping[str, object] = {}
     written: Mapping[str, str] = {}
 
@@ -77,6 +78,7 @@ def job_document(options: JobOptions) -> dict[str, object]:
         "environment": options.environment or None,
         "modules": list(options.modules) or None,
         "submitted": _submitted(options.submitted),
+        "code": dict(options.code) or None,
     }
     spec.update({key: value for key, value in written.items() if value is not None})
     if options.array is not None or options.indexes is not None:

@@ -1,0 +1,1 @@
+"""A folder's files, packed for the nodes that run a job."""
