@@ -136,7 +136,12 @@ def job_of(api: "api_client.ApiClient", name: str, query: Mapping[str, str]) -> 
 
 def part_of(job: Any, attempt: Any) -> TaskOfElement:
     """Return the task of an attempt; without an element if the job is no array."""
-    return TaskOfElement(attempt["element"] if job["array"] else None, attempt["task"])
+    return TaskOfElement(_element(attempt) if job["array"] else None, attempt["task"])
+
+
+def _element(attempt: Any) -> int:
+    """Return the element of an attempt; 0 if its job is no array."""
+    return int(attempt.get("element") or 0)
 
 
 def failed_part(
@@ -151,9 +156,9 @@ def failed_part(
     job = job_of(api, name, query)
     newest: dict[int, int] = {}
     for one in job["attempts"]:
-        newest[one["element"]] = max(newest.get(one["element"], 0), one["attempt"])
+        newest[_element(one)] = max(newest.get(_element(one), 0), one["attempt"])
     asked = int(query.get("attempt", 0))
-    tries = [one for one in job["attempts"] if one["attempt"] == (asked or newest[one["element"]])]
+    tries = [one for one in job["attempts"] if one["attempt"] == (asked or newest[_element(one)])]
     failed = [
         one
         for one in tries
@@ -163,7 +168,7 @@ def failed_part(
     if failed:
         first = min(failed, key=lambda one: one["ended"] or "")
     else:
-        first = min(tries, key=lambda one: one["element"], default=None)
+        first = min(tries, key=_element, default=None)
     part = None if first is None else part_of(job, first)
     is_array = job["array"] and "element" not in query
     return part, bool(failed), len(tries) > 1 or bool(is_array)

@@ -28,7 +28,7 @@ class Api:
     def get(self, path: str, **query: Any) -> Any:
         assert path == "/v1/jobs/train"
         attempts = [
-            {"task": task, "attempt": 1, "element": 0} for task in (*self.written, *self.written)
+            {"task": task, "attempt": 1, "element": None} for task in (*self.written, *self.written)
         ]
         job = {"attempts": attempts, "state": self.state, "message": self.message, "array": None}
         return {"job": job}
@@ -181,3 +181,14 @@ def test_the_newest_try_that_has_output_is_shown(
     out, err = capfdbinary.readouterr()
     assert out == (b"a\nb\n" if kept else none)
     assert (b"try 3 has no stdout; showing try 1" in err) == kept
+
+
+def test_a_gang_that_runs_is_shown_from_its_first_task(
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    """Outside of arrays no attempt has an element."""
+    api = Api({"main-0": [b"a\n"], "main-1": [b"b\n"]})
+    query = {"follow": "false", "stream": "stdout"}
+    found = logs_command._of_failed(cast("api_client.ApiClient", api), "train", query)
+    assert found == query
+    assert capfdbinary.readouterr().err == b""
