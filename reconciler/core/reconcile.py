@@ -135,6 +135,11 @@ PHASES: Mapping[str, PhaseFields] = {
         reads="attempts jobs nodes",
         writes="actions alarm attempts events jobs",
     ),
+    "lifecycle.cancel_unmet": PhaseFields(
+        observed="",
+        reads="attempts jobs nodes overrides reasons",
+        writes="actions alarm attempts events jobs",
+    ),
     "remediation.apply": PhaseFields(
         observed="drift remedies reports",
         reads="attempts jobs nodes override_drains remedies",
@@ -251,6 +256,8 @@ def _update(
     draining.apply(context)
     admission.admit_successors(context, in_force)
     lifecycle.progress_successors(context)
+    # dependencies that the last cycle found can't be met -> states of jobs
+    lifecycle.cancel_unmet(context, structure, awaiting)
     # differences that the last cycle listed -> remediations
     remediation.apply(context, structure, pools)
     ended("lifecycle")

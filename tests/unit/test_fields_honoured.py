@@ -1073,6 +1073,12 @@ TABLE: dict[str, Case] = {
     "Queue.spec.limit.cpu": Case((1, 3), counted("j"), ([1], [3]), limited("cpu")),
     "Queue.spec.limit.memory": Case(("1Gi", "3Gi"), counted("j"), ([1], [3]), limited("memory")),
     "Queue.spec.limit.gpu": Case((1, 3), counted("j"), ([1], [3]), limited("gpu")),
+    "Queue.spec.onNeverMet": Case(
+        ("wait", "cancel"),
+        when_ends(1),
+        ("DependencyNeverMet", "Cancelled"),
+        (queue("q"), pool(), job(queue="q", dependsOn=[{"job": "before"}]), job("before")),
+    ),
     "Queue.spec.suspend": Case((False, True), counted("j"), ([8], [0]), limited("")),
     # Job
     "Job.metadata.name": Case(("a", "b"), lambda run, _: list(run.states()), (["a"], ["b"]), JOB),

@@ -16,9 +16,10 @@ from reconciler.core.cycle import (
     cycle_jobs,
     stop_orders,
 )
-from reconciler.core.jobs import elastic_jobs, verdicts
+from reconciler.core.jobs import elastic_jobs, readiness, verdicts
 from reconciler.model import desired
 from reconciler.model.state import records
+from reconciler.model.state.pending_reasons import ReasonCode
 from reconciler.model.state.states import ELEMENT_CODE, EndReason, JobState
 from reconciler.model.values import index_ranges
 
@@ -120,6 +121,49 @@ def progress_successors(context: cycle_context.CycleContext) -> None:
                 settle(context.jobs, draft)
 
 
+def cancel_unmet(
+    context: cycle_context.CycleContext, structure: desired.Structure, awaiting: frozenset[str]
+) -> None:
+    """Cancel pending jobs whose dependencies can't be met, where their queue says so.
+
+    The reasons of the last cycle name the jobs; whether each still waits in vain is asked again.
+    Its dependents see its end in the next cycle, so that a chain ends one job after the other.
+    Jobs that are held, or ``awaiting`` to be adopted, stay.
+    """
+    if not any(queue.cancels_never_met for queue in structure.queues.values()):
+        return
+    jobs = context.jobs
+    check = readiness.ReadinessCheck(
+        structure,
+        context.overrides,
+        jobs,
+        cycle_alarm.CycleAlarm(),  # nothing waits for the moments of jobs that end here
+        context.now,
+    )
+    for key in sorted(context.reasons.known):
+        if not key.startswith(readiness.NEVER_MET):
+            continue
+        name = key.removeprefix(readiness.NEVER_MET)
+        record = jobs.record_of(name)
+        if record is None or name in awaiting or record.state is not JobState.PENDING:
+            continue
+        queue = structure.queues.get(record.spec.queue)
+        if queue is None or not queue.cancels_never_met:
+            continue
+        with job_errors.JobErrorScope(name):
+            reason = check.of(record, record.elements).reason
+            draft = jobs.draft(name)
+            if draft is None or reason is None:
+                continue
+            if reason.code is ReasonCode.DEPENDENCY_NEVER_MET:
+                draft.message = (
+                    f"ended by queue {queue.name} (onNeverMet: cancel): {reason.message}, so it "
+                    "could never start"
+                )
+                cancel(context.stops, draft)
+                settle(jobs, draft)
+
+
 def _needs_attention(alarm: cycle_alarm.CycleAlarm, now: float, record: records.JobRecord) -> bool:
     """Return True if time, a removal or a hold changes a watched job without news."""
     spec = record.spec
@@ -148,7 +192,7 @@ def _enforce(
     if spec.array_cancelled or spec.array_held:
         _stop_elements(stops, draft)
     if draft.removed:
-        _end_all(stops, draft, EndReason.CANCELLED, JobState.CANCELLED)
+        cancel(stops, draft)
     elif spec.deadline is not None and spec.deadline <= now and is_known:
         draft.message = "its deadline has passed"
         _end_all(stops, draft, EndReason.TIMED_OUT, JobState.TIMED_OUT)
@@ -168,6 +212,11 @@ def _stop_elements(stops: stop_orders.StopOrders, draft: job_draft.JobDraft) -> 
     for element in index_ranges.parse(spec.array_held):
         if draft.elements[element] in job_draft.LIVE_CODES:
             verdicts.give_verdict(stops, draft, element, EndReason.SUSPENDED)
+
+
+def cancel(stops: stop_orders.StopOrders, draft: job_draft.JobDraft) -> None:
+    """End all of a job as cancelled."""
+    _end_all(stops, draft, EndReason.CANCELLED, JobState.CANCELLED)
 
 
 def _end_all(

@@ -55,6 +55,10 @@ _FINISHED_FROM = ELEMENT_CODE[JobState.SUCCEEDED]
 #: The most elements of a dependency named in a reason.
 ELEMENTS_TOLD = 3
 _READY = Readiness(elements=(0,), startable=1)
+#: How long after a cycle found that a job waits in vain the one comes that may end it.
+END_AFTER_S = 0.1
+#: Begins the keys of reasons of jobs whose dependencies can't be met any more; their names follow.
+NEVER_MET = "DependencyNeverMet/"
 
 
 def _not_before(at: float) -> Readiness:
@@ -271,11 +275,18 @@ class ReadinessCheck:
         for dependency in spec.depends_on:
             blocked = self._dependency_blocks(spec, dependency)
             if blocked is not None:
+                if blocked.reason_key.startswith(NEVER_MET) and record.state is JobState.PENDING:
+                    self._end_soon(structure.queues[spec.queue])
                 return blocked
         if spec.not_before is not None and spec.not_before > self._now:
             self._alarm.wake_schedule(spec.not_before)
             return _not_before(spec.not_before)
         return None
+
+    def _end_soon(self, queue: desired.Queue) -> None:
+        """Request the cycle that ends a job which waits in vain, if its queue says so."""
+        if queue.cancels_never_met:
+            self._alarm.wake(self._now + END_AFTER_S)
 
     def _dependency_blocks(
         self, spec: desired.Job, dependency: desired.Dependency
@@ -291,7 +302,7 @@ class ReadinessCheck:
         if _condition_met(dependency.condition, state, is_done=is_done):
             return None
         return Readiness(
-            reason_key=f"DependencyNeverMet/{spec.name}",
+            reason_key=f"{NEVER_MET}{spec.name}",
             reason=Reason(
                 code=ReasonCode.DEPENDENCY_NEVER_MET,
                 message=f"{dependency.condition} {dependency.job}, which "

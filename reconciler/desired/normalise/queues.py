@@ -40,6 +40,7 @@ def queue(name: str, spec: queue_spec.QueueSpec, faults: FaultCollector) -> desi
         limit=amounts(spec.limit, faults, "limit"),
         suspend=spec.suspend,
         strict=spec.ordering == "strict",
+        cancels_never_met=spec.on_never_met == "cancel",
         lending_limit=amounts(spec.lending_limit, faults, "lendingLimit"),
         weight=float(spec.weight),
         flavors=tuple(_flavor(index, flavor, faults) for index, flavor in enumerate(spec.flavors)),

@@ -44,7 +44,8 @@ class Queue(msgspec.Struct, frozen=True):
 
     ``min_runtime_s`` None: the cluster's. The default and the maximum time limit apply to its jobs.
     ``strict``: no job overtakes the first one that does not fit. ``flavors`` are amounts by pool,
-    in the order in which its jobs try these pools.
+    in the order in which its jobs try these pools. ``cancels_never_met``: its jobs end when a
+    dependency can't be met any more.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Queue(msgspec.Struct, frozen=True):
     gpu_milli_max: int | None = None
     strict: bool = False
     flavors: tuple[QueueFlavor, ...] = ()
+    cancels_never_met: bool = False
 
     def guaranteed_by_pool(self) -> tuple[int, int, int]:
         """The guarantee of the queue in all its pools together."""

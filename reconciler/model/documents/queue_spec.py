@@ -155,6 +155,15 @@ class QueueSpec(DocumentPart, frozen=True):
     suspend: Annotated[
         bool, doc("Start nothing new from this queue; running work goes on.", example=True)
     ] = False
+    on_never_met: Annotated[
+        Literal["wait", "cancel"],
+        doc(
+            "What becomes of its jobs that wait for a dependency which can't be met any more "
+            "(`DependencyNeverMet`). `cancel`: they end as Cancelled, and what depends on them "
+            "sees that. Children of the queue say it for themselves.",
+            example="cancel",
+        ),
+    ] = "wait"
 
 
 class QueueDocument(DocumentPart, frozen=True, tag_field="kind", tag="Queue"):

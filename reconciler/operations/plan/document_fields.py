@@ -203,6 +203,7 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.MigLayout, "instances"): ("instances", _instances),
     (desired.Taint, "hard"): ("effect", _choice("NoSchedule", "PreferNoSchedule")),
     (desired.Queue, "strict"): ("ordering", _choice("strict", "best-effort")),
+    (desired.Queue, "cancels_never_met"): ("onNeverMet", _choice("cancel", "wait")),
     (desired.Queue, "min_runtime_s"): ("preemption.minRuntime", _duration),
     (desired.Queue, "default_time_limit_s"): ("defaults.timeLimit", _duration),
     (desired.Queue, "time_limit_max_s"): ("maxima.timeLimit", _duration),
