@@ -93,8 +93,9 @@ class Adoption:
             kept = before
             if before.blocked or verdict.blocked or not goes_on:
                 kept = adoption_state.AdoptionState()
+            noted = self._unknown(verdict.ephemeral) if verdict.past else kept.ephemeral
             self.state = msgspec.structs.replace(
-                kept, pending=True, why=why, blocked=verdict.blocked
+                kept, pending=True, why=why, blocked=verdict.blocked, ephemeral=noted
             )
         elif before.pending:
             self._change(blocked="", pending=bool(before.why))
@@ -146,19 +147,27 @@ class Adoption:
     def note_stored(self) -> None:
         """Note that the runs which were declared over, and the event of the begin, are stored."""
         if not self.state.pending:
-            self._change(ended=(), started=(), trusted=None)
+            # of the others there are records now
+            over = tuple(one for one in self.state.ephemeral if one.job is None)
+            self._change(ended=(), started=(), trusted=None, ephemeral=over)
         elif self.state.known and not self.state.told:
             self._change(told=True)
 
     def in_force(self, desired_state: desired.Desired) -> desired.Desired:
         """Return the desired state, with the jobs of which nothing starts."""
         state = self.state
+        last = self._last
+        merged = desired_state
+        noted = {} if not self.pending else self._noted(desired_state)
+        if noted:
+            jobs = {**desired_state.jobs, **noted}
+            merged = msgspec.structs.replace(desired_state, jobs=jobs)
         if self.pending and not (state.known or state.blocked) and desired_state.generation > 0:
-            self._note_waiting(desired_state)
+            self._note_waiting(merged)
         if not (self.pending or self.state.ended or self.state.trusted is not None):
             return desired_state
         # what may have run is not known before git is read, and while another controller leads
-        names = self.state.awaiting if self.state.known or not self.pending else desired_state.jobs
+        names = self.state.awaiting if self.state.known or not self.pending else merged.jobs
         trusted = self.state.trusted
         recovery = desired.Recovery(
             frozenset(names),
@@ -167,8 +176,8 @@ class Adoption:
             frozenset(self.state.started),
             "" if self.state.told or not self.state.known else self.state.why,
             not self.state.blocked,
+            frozenset(noted),
         )
-        last = self._last
         if last is not None and last[0] is desired_state and last[1] == recovery:
             return last[2]
         status = desired_state.status
@@ -176,7 +185,7 @@ class Adoption:
             message = self.state.blocked or desired.AWAITS_ADOPTION
             status = msgspec.structs.replace(status, sync="OutOfSync", message=message)
         made = msgspec.structs.replace(
-            desired_state, generation=next(self._generations), recovery=recovery, status=status
+            merged, generation=next(self._generations), recovery=recovery, status=status
         )
         self._last = (desired_state, recovery, made)
         return made
@@ -282,6 +291,9 @@ class Adoption:
             if record is not None and record.finished and record.key == spec.key:
                 continue
             waiting[name] = NEW if spec.path in new_files else MAY_HAVE_RUN
+        for name, record in observed.jobs.items():
+            if record.ephemeral and not record.finished and name not in desired_state.jobs:
+                waiting[name] = MAY_HAVE_RUN
         structure, jobs = desired_state.structure, desired_state.jobs.values()
         leases = [structure.settings.lease_s, *(one.lease_s or 0 for one in jobs)]
         grace_s = stop_orders.longest_to_save_s(structure, jobs)
@@ -293,6 +305,23 @@ class Adoption:
             awaiting=waiting,
             ready_at=observed.leader_since + wait_s,
         )
+
+    def _unknown(
+        self, noted: tuple[adoption_state.EphemeralRun, ...]
+    ) -> tuple[adoption_state.EphemeralRun, ...]:
+        """Return the runs that a note in git has and the store does not."""
+        known = self._observed.past_runs
+        return tuple(one for one in noted if one.key not in known)
+
+    def _noted(self, desired_state: desired.Desired) -> dict[str, desired.Job]:
+        """Return the jobs without a file that had not ended by the note in git, by name."""
+        return {
+            one.name: one.job
+            for one in self.state.ephemeral
+            if one.job is not None
+            and one.name not in desired_state.jobs
+            and one.name not in desired_state.refused
+        }
 
     def _key(self, name: str, desired_state: desired.Desired) -> str:
         """Return the key of the run of a job that waits."""

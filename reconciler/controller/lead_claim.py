@@ -16,9 +16,11 @@ from typing import NamedTuple, Protocol
 
 from reconciler import lock_file
 from reconciler.changes import lead_records
+from reconciler.controller import ephemeral_runs
 from reconciler.controller.host import kept_lease
 from reconciler.desired.git import git_commands
 from reconciler.model import desired
+from reconciler.model.state import adoption_state
 from reconciler.model.values import times
 
 log = logging.getLogger("muster.controller")
@@ -46,6 +48,7 @@ class LeadVerdict(NamedTuple):
         store: identity of the store from now on.
         new_files: files that came after all that the last leader had in force.
         above: the epoch in which another store was led: agents refuse lower ones.
+        ephemeral: what git has noted of runs without a file there, if the store is from the past.
     """
 
     past: str = ""
@@ -53,6 +56,7 @@ class LeadVerdict(NamedTuple):
     store: str = ""
     new_files: frozenset[str] = frozenset()
     above: int = 0
+    ephemeral: tuple[adoption_state.EphemeralRun, ...] = ()
 
 
 class LedBy(NamedTuple):
@@ -163,6 +167,7 @@ class LeadClaim:
         cycle: returns how far the store is.
         tell: called with each new verdict.
         clock: seconds since the epoch.
+        noted: the runs without a file in git, noted there by who leads; None: nobody notes them.
     """
 
     def __init__(
@@ -174,7 +179,9 @@ class LeadClaim:
         cycle: Callable[[], int],
         tell: Callable[[LeadVerdict], None],
         clock: Callable[[], float] = time.time,
+        noted: ephemeral_runs.EphemeralRuns | None = None,
     ) -> None:
+        self._runs = noted
         self._place = place
         self._led = led
         self._lease = lease
@@ -198,7 +205,8 @@ class LeadClaim:
 
     def wait_s(self) -> float:
         """Return in how many seconds ``keep`` has something to do."""
-        return max(0.0, self._due_at - self._lease.clock())
+        left_s = max(0.0, self._due_at - self._lease.clock())
+        return self._runs.wait_s(left_s) if self._runs is not None and self._leads else left_s
 
     def begin(self, status: desired.SyncStatus) -> None:
         """Read the record once, before anything is in force, and tell what it says.
@@ -235,7 +243,23 @@ class LeadClaim:
         head = status.attempted_revision
         new = frozenset() if verdict.blocked else self._files_after(record, head)
         above = record.epoch if record is not None and record.store != self._led.store else 0
-        self._tell(verdict._replace(store=self._led.store, new_files=new, above=above))
+        noted = self._noted() if verdict.past else ()
+        self._tell(
+            verdict._replace(store=self._led.store, new_files=new, above=above, ephemeral=noted)
+        )
+
+    @property
+    def _leads(self) -> bool:
+        """True if git was asked, and no other controller leads."""
+        return self._checked and not self._blocked
+
+    def _noted(self) -> tuple[adoption_state.EphemeralRun, ...]:
+        """Return what git has noted of runs without a file there; none if it can't be read."""
+        try:
+            return self._runs.read() if self._runs is not None else ()
+        except (git_commands.GitError, OSError) as error:
+            log.warning("can't read which jobs without a file in git ran: %s", error)
+            return ()
 
     def _follow(self, record: lead_records.LeadRecord | None) -> None:
         """Lead in an epoch above that of another leader, who may have started again meanwhile."""
@@ -265,6 +289,8 @@ class LeadClaim:
         Args:
             status: of the newest revision.
         """
+        if self._runs is not None and self._leads:
+            self._runs.write_if_due()
         if self._lease.clock() < self._due_at:
             return
         self._due_at = self._lease.clock() + LOOK_EVERY_S
@@ -284,7 +310,9 @@ class LeadClaim:
 
     def release(self, status: desired.SyncStatus) -> None:
         """Give the lease back, because the controller stops."""
-        if self._checked and not self._blocked:
+        if self._leads:
+            if self._runs is not None:
+                self._runs.write()
             try:
                 self._write(status.jobs_revision or "", 0.0)
                 self._lease.end()

@@ -30,6 +30,7 @@ from reconciler.controller import (
     control_loop,
     controller_options,
     cycle_decider,
+    ephemeral_runs,
     git_watcher,
     lead_claim,
     loop_inbox,
@@ -213,14 +214,6 @@ def _repository(options: argparse.Namespace) -> source.GitSource:
     )
 
 
-def _proofs(
-    options: argparse.Namespace, store: sql_store.Store
-) -> assignment_proofs.AssignmentProofs:
-    """Return the maker and judge of proofs, by the keys of the state folder and the store."""
-    first, *older = proof_key.load(options.state, store.reader.view(adoption_state.PROOF_KEY))
-    return assignment_proofs.AssignmentProofs(first, older)
-
-
 def _adoption(store: sql_store.Store, *, empty: bool, copied: bool) -> adoption_state.AdoptionState:
     """Return what is to be adopted, before git was asked."""
     kept = adoption_state.decode(store.reader.view(adoption_state.VIEW))
@@ -356,8 +349,9 @@ def _lead(
     watcher.watching = _watch(options.repo, watcher)
     place = lead_claim.lock_place(options.state)
     led = lead_claim.LedBy(identity, epoch, store.cycle, packed is None, host, place)
-    lease = kept_lease.KeptLease(options.state, place)
-    watcher.claim = _claim(lead_records.RecordPlace(repository), led, lease, store, inbox)
+    keys = proof_key.load(options.state, store.reader.view(adoption_state.PROOF_KEY))
+    noted = ephemeral_runs.EphemeralRuns(repository, keys, inbox.on_adopted)
+    watcher.claim = _claim(repository, led, options.state, store, inbox, noted=noted)
     provisioner = _provisioner(options, inbox)
     loop = control_loop.Loop(
         led=sql_store.LedStore(store, epoch),
@@ -369,13 +363,13 @@ def _lead(
             ),
             accepted=packed or b"",
             adoption=_adoption(store, empty=packed is None, copied=copied),
-            proofs=_proofs(options, store),
+            proofs=assignment_proofs.AssignmentProofs(keys[0], keys[1:]),
         ),
         outputs=control_loop.LoopOutputs(
             provision=provisioner.want,
             event_lines=lines,
             notice_counts=notifier,
-            on_outcome=functools.partial(triggers.tell_all, notifier, people),
+            on_outcome=noted.first(functools.partial(triggers.tell_all, notifier, people)),
             refuse=watcher.refuse,
             on_hint=watcher.hint,
         ),
@@ -397,15 +391,20 @@ def _lead(
 
 
 def _claim(
-    record: lead_records.RecordPlace,
+    repository: source.GitSource,
     led: lead_claim.LedBy,
-    lease: kept_lease.KeptLease,
+    state: Path,
     store: sql_store.Store,
     inbox: loop_inbox.Inbox,
+    *,
+    noted: ephemeral_runs.EphemeralRuns,
 ) -> lead_claim.LeadClaim:
     """Return what tells git that a store leads."""
     return lead_claim.LeadClaim(
-        record, led, lease, cycle=lambda: store.cycle, tell=inbox.put_verdict
+        *(lead_records.RecordPlace(repository), led, kept_lease.KeptLease(state, led.place)),
+        cycle=lambda: store.cycle,
+        tell=inbox.put_verdict,
+        noted=noted,
     )
 
 

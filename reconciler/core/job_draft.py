@@ -27,6 +27,7 @@ class JobDraft:
         "declared_over",
         "elements",
         "ended_at",
+        "ephemeral",
         "is_new",
         "message",
         "notes",
@@ -49,6 +50,7 @@ class JobDraft:
         self.ended_at = record.ended_at
         self.removed = record.removed
         self.declared_over = record.declared_over
+        self.ephemeral = record.ephemeral
         self.message = record.message
         self.reason_key = record.reason_key
         self.is_new = False
@@ -94,6 +96,7 @@ class JobDraft:
             and self.ended_at == base.ended_at
             and self.removed is base.removed
             and self.declared_over is base.declared_over
+            and self.ephemeral is base.ephemeral
             and self.message == base.message
             and self.reason_key == base.reason_key
         ):
@@ -109,6 +112,7 @@ class JobDraft:
             ended_at=self.ended_at,
             removed=self.removed,
             declared_over=self.declared_over,
+            ephemeral=self.ephemeral,
             message=self.message,
             reason_key=self.reason_key,
         )

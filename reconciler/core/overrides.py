@@ -12,9 +12,15 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from reconciler.core import cycle_cache, cycle_context
-from reconciler.core.cycle import cycle_events, cycle_jobs, cycle_nodes, submission_queue
+from reconciler.core.cycle import (
+    cycle_events,
+    cycle_jobs,
+    cycle_nodes,
+    ephemeral_jobs,
+    submission_queue,
+)
 from reconciler.model import desired
-from reconciler.model.state import records
+from reconciler.model.state import ephemeral_requests, records
 from reconciler.model.values import times
 
 
@@ -205,6 +211,11 @@ class _OverrideTable:
             return submission_queue.put(request.items, self._in_force, self._desired, self._events)
         if isinstance(request, records.SettleSubmission):
             return submission_queue.settle(request, self._in_force, self._events, self._now)
+        if isinstance(request, ephemeral_requests.BeginEphemeral):
+            waiting = {one.subject for one in self._in_force.values() if one.waiting is not None}
+            return ephemeral_jobs.begin(request, self._jobs, self._desired, waiting)
+        if isinstance(request, ephemeral_requests.ChangeEphemeral):
+            return ephemeral_jobs.change(request, self._jobs, self._events)
         requested = request.override
         why = self._put(requested)
         self._cancels[requested.owner] += requested.verb == "cancel" and not why
@@ -315,6 +326,9 @@ class _OverrideTable:
         if spec is None:
             if override.subject in self._desired.refused:
                 return None
+            record = self._jobs.before(override.subject)
+            if record is not None and record.ephemeral:  # there is no document to be removed
+                return None if self._still_cancels(override) else ("OverrideExpired", "it is over")
             return "OverrideCommitted", "its document was removed from git"
         record = self._jobs.before(override.subject)
         if record is not None and (record.key != override.run_key or record.spec.run != spec.run):

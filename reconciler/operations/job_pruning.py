@@ -25,7 +25,9 @@ class Chosen(msgspec.Struct, frozen=True):
 
 
 class PrunableJob(msgspec.Struct, frozen=True):
-    """Properties of a job for pruning. ``ended_at`` is None unless it is over."""
+    """Properties of a job for pruning. ``ended_at`` is None unless it is over. ``removed``: it has
+    no file in git any more, or never had one.
+    """
 
     name: str
     ended_at: float | None
@@ -37,15 +39,18 @@ def of_item(item: Json) -> PrunableJob:
     """Return a job of the API."""
     over = item["state"] in states.FINISHED_JOB_STATES and item["ended"] is not None
     ended_at = times.parse_time(item["ended"]) if over else None
-    return PrunableJob(item["name"], ended_at, item["removed"], tuple(item["dependsOn"]))
+    is_apart = over and item.get("ephemeral", False)  # older controllers do not send it
+    return PrunableJob(
+        item["name"], ended_at, item["removed"] or is_apart, tuple(item["dependsOn"])
+    )
 
 
 def of_record(record: records.JobRecord) -> PrunableJob:
     """Return a job of the store."""
     ended_at = record.ended_at if record.finished else None
-    return PrunableJob(
-        record.name, ended_at, record.removed, tuple(one.job for one in record.spec.depends_on)
-    )
+    removed = record.removed or (record.ephemeral and record.finished)
+    depends_on = tuple(one.job for one in record.spec.depends_on)
+    return PrunableJob(record.name, ended_at, removed, depends_on)
 
 
 def choose(jobs: Iterable[PrunableJob], before: float) -> Chosen:

@@ -20,6 +20,7 @@ from reconciler.server.background import audit_watch, prune_timer
 from reconciler.server.changes import (
     change_intake,
     change_review,
+    ephemeral_intake,
     override_commits,
     queued_submissions,
     waiting_submissions,
@@ -155,6 +156,9 @@ class Composition:
             "intake": change_intake.ChangeIntake(
                 *(self._submitter, self._review, self._hints, self.access_log, self._link),
                 waiting=waiting_submissions.WaitingSubmissions(self._override_requests),
+                ephemeral=ephemeral_intake.EphemeralIntake(
+                    *(self._store, self._review, self._override_requests, self.access_log)
+                ),
             ),
             "link": self._link,
             "listening_address": address,

@@ -350,3 +350,64 @@ def test_a_forged_record_does_not_stop_a_leader_that_starts_again_within_its_lea
     bed.until_state("later", "Succeeded")
     assert bed.job("runs")["state"] == "Running"
     bed.until(lambda: _restored(bed) > 0)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["restored", "lost"])
+def test_what_runs_without_a_file_in_git_goes_on_and_what_ran_is_listed(
+    bed: beds.Bed, lost: bool
+) -> None:
+    assert bed.api is not None
+    settings = beds.POOL.format(nodes=2, cpus=4, gpus=2, lease="20s", silence="3s")
+    bed.commit({"cluster.yaml": settings.replace("{lease", "{ephemeral: allowed, lease")})
+    bed.until(lambda: bed.get("/v1/sync")["sync"]["ephemeral"])
+
+    def begin(name: str, then: str) -> Path:
+        starts = bed.folder / f"{name}.starts"
+        command = f"  command: [sh, -c, 'echo $MUSTER_ATTEMPT >>{starts}; {then}']"
+        text = beds.job(name, command).encode()
+        bed.api.post(  # type: ignore[union-attr]
+            "/v1/jobs", content=text, kind="application/yaml", query={"ephemeral": "required"}
+        )
+        return starts
+
+    known = begin("known", "exec sleep 600")  # alive in the backup, and over in truth
+    bed.until_state("known", "Running")
+    backup = bed.folder / "backup"
+    done = _cli(bed, "backup", str(backup), "--store", f"sqlite:///{_store(bed)}")
+    assert done.returncode == 0, done.stderr
+    bed.api.post("/v1/changes", {"verb": "cancel", "names": ["known"], "reason": "over"})
+    bed.until_state("known", "Cancelled")
+    runs, ran = begin("runs", "exec sleep 600"), begin("ran", "true")
+    bed.until_state("ran", "Succeeded")
+    (before,) = bed.until_state("runs", "Running")["attempts"]
+    repository = bed.folder / "repository.git"
+
+    def noted() -> bool:
+        if not git(repository, "for-each-ref", "refs/notes/muster.ephemeral"):
+            return False
+        shown = git(repository, "show", "refs/notes/muster.ephemeral:ephemeral.json")
+        told = {one["name"]: one.get("state", "") for one in json.loads(json.loads(shown)["runs"])}
+        return told == {"known": "Cancelled", "runs": "", "ran": "Succeeded"}
+
+    bed.until(noted)
+    _replace_store(bed, None if lost else backup)
+    bed.until(lambda: "runs" in bed.get("/v1/adopt")["alive"])
+    after = bed.until_state("runs", "Running")
+    assert [one["id"] for one in after["attempts"]] == [before["id"]]
+    assert after["ephemeral"] is True
+    listed = {one["name"]: one["why"] for one in bed.get("/v1/adopt")["ran"]}
+    over = {"ran": "Succeeded, not in git"}
+    assert listed == (over | {"known": "Cancelled, not in git"} if lost else over)
+    if not lost:
+        found = bed.until(lambda: _waiting(bed))
+        assert set(found["awaiting"]) == {"known"}
+        assert _cli(bed, "adopt", "--none").returncode == 0
+        bed.until_state("known", "Cancelled")
+    told = _cli(bed, "adopt")
+    assert "ran" in told.stdout
+    assert "Succeeded, not in git" in told.stdout
+    bed.commit({"note.txt": "a revision without them"})
+    bed.until(lambda: not bed.get("/v1/adopt")["pending"])
+    assert bed.job("runs")["state"] == "Running"
+    for starts in (known, runs, ran):
+        assert len(starts.read_text().splitlines()) == 1

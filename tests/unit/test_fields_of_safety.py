@@ -222,6 +222,13 @@ TABLE |= {
     "Cluster.spec.notifications[].pools": Case(
         (["h*"], ["a"]), chosen("node-lost", pool="h200"), (True, False), OF_ALL
     ),
+    # what that lets begin is told by ``core/test_ephemeral_jobs``
+    "Cluster.spec.ephemeral": Case(
+        ("forbidden", "allowed"),
+        lambda run, _: run.structure.settings.ephemeral,
+        (False, True),
+        KEPT,
+    ),
     "Cluster.spec.retention.files.after": Case(
         ("1d", "2w"),
         lambda run, _: files(run).after_s,

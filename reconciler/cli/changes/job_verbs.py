@@ -300,7 +300,11 @@ def _selected(
         if unknown := job_selection.unknown_names(api, names, items):
             terminal.fail(unknown[0], details=unknown[1:])
     allowed = _STATES[verb]
-    chosen = [one["name"] for one in items if one["state"] in allowed and not one["removed"]]
+    chosen = [
+        one["name"]
+        for one in items
+        if one["state"] in allowed and (not one["removed"] or one.get("ephemeral"))
+    ]
     if not chosen:
         found = f": {terminal.counted(len(items), 'job')} selected" if items else ""
         states_text = ", ".join(one for one in job_selection.STATES if one in allowed)

@@ -337,6 +337,8 @@ def report_change(
 
 def submitted_as(done: change_requests.ChangeResult, to: targets.ChangeTarget) -> str:
     """Return the commit of a change, and where it is unless the controller reads this clone."""
+    if done.ephemeral:
+        return "not in git"
     commit = (done.commit or "")[:12]
     is_read_here = to.clone is not None and not done.pushed
     is_read_here = is_read_here and not done.message.endswith(change_requests.LOCAL)

@@ -17,7 +17,7 @@ import sys
 import termios
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NoReturn
 
 import typer
 import typer.core
@@ -31,6 +31,16 @@ if TYPE_CHECKING:
 else:
     remote_changes = lazy_import.module("reconciler.operations.changes.remote_changes")
 
+#: Of `muster run`: a file in git, or none, whatever the Cluster prefers.
+Commit = Annotated[
+    bool | None,
+    typer.Option(
+        "--commit/--no-commit",
+        help="Make a file in git, or insist on none. Default: none where the Cluster allows that.",
+    ),
+]
+#: Whether a job needs no file in git: if the controller allows that, or no job otherwise.
+Ephemeral = Literal["no", "preferred", "required"]
 NOT_READ = "standard input is ignored: a job can't read it"
 #: Name of `-` in messages.
 STANDARD_INPUT = "standard input"
@@ -54,6 +64,16 @@ class DashDashCommand(typer.core.TyperCommand):
         count = len(ctx.params.get("arguments") or ())
         ctx.meta[BEHIND] = len(given) > count > 0 and given[-count - 1] == "--"
         return left
+
+
+def ephemeral(clone: Path | None, *, commit: bool | None) -> Ephemeral:
+    """Return whether a job needs no file in git. Who names a clone wants one there."""
+    if commit is None:
+        return "no" if clone is not None else "preferred"
+    if not commit and clone is not None:
+        message = "--no-commit and --clone exclude each other: leave out one of them"
+        terminal.fail(message, terminal.USAGE)
+    return "no" if commit else "required"
 
 
 def is_document(word: str) -> bool:

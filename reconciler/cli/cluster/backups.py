@@ -116,28 +116,32 @@ def adopt(
 
 def _list(found: dict[str, Any]) -> None:
     """Print what runs and what waits to be adopted."""
+    ran = found.get("ran", ())  # earlier controllers do not send it
     if not found["pending"]:
         terminal.note("nothing waits to be adopted")
+        if ran:
+            terminal.note("the store did not know these jobs, which do not start again:")
+            terminal.print_table(_COLUMNS, [_row(one) for one in ran], cut=False)
         return
     terminal.note(f"{found['why']}; {found['blocked'] or 'run `muster adopt` with your choice'}")
-    rows = [
-        (
-            one["name"],
-            one["queue"] or "-",
-            one["owner"] or "-",
-            terminal.format_clock(one["submitted"]),
-            one["why"],
-        )
-        for one in found.get("jobs") or _of_earlier(found)
-    ]
+    rows = [_row(one) for one in (*(found.get("jobs") or _of_earlier(found)), *ran)]
     for one in found.get("unproven", ()):
         doubt = f", but {one['doubt']}" if one["doubt"] else ""
         what = f"{one['state']} on {one['node']} without a proof{doubt}"
         rows.append((one["attempt"], "-", "-", "-", what))
     if rows:
-        terminal.print_table(("NAME", "QUEUE", "OWNER", "SUBMITTED", "WHAT"), rows, cut=False)
+        terminal.print_table(_COLUMNS, rows, cut=False)
     for name in found["unheard"]:
         terminal.note(f"node {name} was not heard yet")
+
+
+_COLUMNS = ("NAME", "QUEUE", "OWNER", "SUBMITTED", "WHAT")
+
+
+def _row(one: dict[str, Any]) -> tuple[str, ...]:
+    """Return a line about a job."""
+    submitted = terminal.format_clock(one["submitted"])
+    return (one["name"], one["queue"] or "-", one["owner"] or "-", submitted, one["why"])
 
 
 def _of_earlier(found: dict[str, Any]) -> Iterator[dict[str, Any]]:

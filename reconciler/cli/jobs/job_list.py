@@ -21,6 +21,10 @@ AS_ABOVE = "as above"
 TRIES_TOLD = 16
 
 
+#: Said of a job that no file describes.
+NOT_IN_GIT = "not in git"
+
+
 def show(items: list[Json], now: float, *, wide: bool, recent: bool = False) -> None:
     """Print the table; ``recent``: of jobs that are alive or ended in the last day."""
     if not items:
@@ -29,6 +33,7 @@ def show(items: list[Json], now: float, *, wide: bool, recent: bool = False) -> 
     arrays = wide or any(item["array"] for item in items)
     elastic = any(item.get("tasks") for item in items)
     estimated = any(_start(item) for item in items)
+    apart = wide and any(item.get("ephemeral") for item in items)
     rows = []
     for item in items:
         row = [
@@ -42,13 +47,14 @@ def show(items: list[Json], now: float, *, wide: bool, recent: bool = False) -> 
         row += [_start(item) or "-"] if estimated else []
         if wide:
             row += [str(item["run"]), item.get("owner") or "-", _where(item)]
+        row += [NOT_IN_GIT if item.get("ephemeral") else item["path"] or "-"] if apart else []
         rows.append([*row, reason_text(item) if item["state"] != "Succeeded" else ""])
     headings = ["NAME", "QUEUE", "STATE", *(["TASKS"] if elastic else [])]
     headings += [*(["DONE"] if arrays else []), "WAITED", "RAN", *(["START"] if estimated else [])]
     below: dict[int, str] = {}
     is_whole = wide or not terminal.is_bounded()  # names are whole where nobody looks at a width
     if wide:
-        headings += ["RUN", "OWNER", "NODES"]
+        headings += ["RUN", "OWNER", "NODES", *(["FILE"] if apart else [])]
     else:
         left = terminal.free_width(headings, [row[:-1] for row in rows])
         below = _move_down(rows, items, max(left, LEAST["REASON"]))

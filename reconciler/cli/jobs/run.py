@@ -95,6 +95,7 @@ def run(
     pty: Annotated[
         bool, typer.Option("--pty", help="Give the command this terminal, as for a shell.")
     ] = False,
+    commit: submit_options.Commit = None,
     clone: submit.Clone = None,
     server: context.Server = None,
     token_file: context.TokenFile = None,
@@ -108,7 +109,8 @@ def run(
     Output of the first task is shown as it is written; that of other tasks at the end, each line
     after the task's name. Ctrl-C or SIGTERM cancels the job and waits for its end; a second Ctrl-C
     exits at once. If a job of the same name and fields runs already, its output is followed, and it
-    is never cancelled. A job that can never start is cancelled after half a minute.
+    is never cancelled. A job that can never start is cancelled after half a minute. Where the
+    Cluster allows it, the job gets no file in git, unless there is --commit or --clone.
 
     With --pty the command has this terminal: every key goes to it, and it ends when the connection
     does. It is one task, which takes the right exec.
@@ -151,7 +153,8 @@ def run(
     packed = submit_code.GivenCode(code, run_status.MUSTER_FAILED)
     options = submit_surroundings.with_place(packed.added_to(options), mark=True)
     packed.send(server, token_file, context.identity(clone))
-    status = _carry_through(options, clone, (server, token_file), command if pty else ())
+    place, ephemeral = (server, token_file), submit_options.ephemeral(clone, commit=commit)
+    status = _carry_through(options, clone, place, command if pty else (), ephemeral)
     if name is None and status != run_status.MUSTER_FAILED:  # else it may run on, or be repeated
         submit_folder.forget(options.submitted)
     raise typer.Exit(status)
@@ -162,6 +165,7 @@ def _carry_through(
     clone: Path | None,
     place: tuple[str | None, str | None],
     with_terminal: Sequence[str],
+    ephemeral: submit_options.Ephemeral = "no",
 ) -> int:
     """Submit, wait and show, or run a command ``with_terminal``. Return the exit code."""
     leaving = _Leaving(lambda reason: _cancel(options.name, to, reason))
@@ -171,7 +175,7 @@ def _carry_through(
         return interrupts.STATUS
     try:
         with leaving.quietly():
-            to = _find_target(clone, *place)
+            to = _find_target(clone, ephemeral, *place)
         leaving.about_to_submit()
         _submit(options, to, leaving, place)
         with submit_options.report_unread_input(), context.controller(*place) as api:
@@ -217,7 +221,10 @@ def _carry_through(
 
 
 def _find_target(
-    clone: Path | None, server: str | None, token_file: str | None
+    clone: Path | None,
+    ephemeral: submit_options.Ephemeral,
+    server: str | None,
+    token_file: str | None,
 ) -> targets.ChangeTarget:
     """Return where the job is submitted. Exit if nobody could be asked about it later.
 
@@ -225,7 +232,7 @@ def _find_target(
         ChangeError: there is no such place.
     """
     target = local_changes.find_target(
-        clone=clone, server=server, token_file=token_file, here=Path.cwd()
+        clone=clone, server=server, token_file=token_file, here=Path.cwd(), ephemeral=ephemeral
     )
     context.endpoint(server, token_file)
     if target.clone is not None and target.standing is None:
@@ -246,10 +253,13 @@ def _submit(
         ChangeError: it was not submitted.
         _Interrupted: it existed before, and a signal came.
     """
-    request = change_requests.Submit(job_document.job_text(options), _owner(to))
+    owner = context.identity(None if to.clone is None else to.clone.root)
+    request = change_requests.Submit(job_document.job_text(options), owner)
     results = local_changes.carry_out([request], to)
     is_mine = not any(map(change_requests.is_there, results))
-    made = next((f" ({submit.submitted_as(one, to)})" for one in results if one.commit), "")
+    made = next(
+        (f" ({submit.submitted_as(one, to)})" for one in results if one.commit or one.ephemeral), ""
+    )
     terminal.note(
         f"submitted {options.name}{made}" if is_mine else _found_there(options.name, *place)
     )
@@ -259,11 +269,6 @@ def _submit(
     for warning in (warning for result in results for warning in result.warnings):
         terminal.note(f"warning: {warning}")
     submit.report_withheld(results)
-
-
-def _owner(to: targets.ChangeTarget) -> str | None:
-    """Return the owner of a job that is submitted there, or None."""
-    return context.identity(None if to.clone is None else to.clone.root)
 
 
 def _found_there(name: str, server: str | None, token_file: str | None) -> str:

@@ -118,6 +118,7 @@ def facts(item: Json, evicted: list[Json]) -> None:
         ("Job", f"{item['name']} (run {item['run']})" if item["run"] else item["name"]),
         *([("Queue", item["queue"])] if item["queue"] else []),
         ("Owner", item.get("owner") or "-"),
+        *([("Document", job_list.NOT_IN_GIT)] if item.get("ephemeral") else []),
         ("State", ", ".join(filter(None, (state, job_list.stopping_text(item))))),
         ("Times", job_list.times_text(item)),
     ]

@@ -72,6 +72,7 @@ class AccessAction(StrEnum):
     SESSION_BEGAN = "SessionBegan"
     SESSION_ENDED = "SessionEnded"
     NOTIFICATION_CHANGED = "NotificationChanged"
+    EPHEMERAL_JOB = "EphemeralJob"
 
 
 _Action = Annotated[
@@ -84,7 +85,7 @@ _AccessAction = Annotated[
         "--action",
         metavar="ACTION",
         help="Unauthenticated, Forbidden, LogsRead, SnapshotRead, OverrideChanged, TokensChanged, "
-        "SessionBegan, SessionEnded or NotificationChanged. Default: anything.",
+        "SessionBegan, SessionEnded, NotificationChanged or EphemeralJob. Default: anything.",
     ),
 ]
 _Since = Annotated[

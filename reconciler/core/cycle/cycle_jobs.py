@@ -173,8 +173,8 @@ class CycleJobs:
             draft.reason_key = self.new_reason_keys.pop(name, record.reason_key)
         return draft
 
-    def add(self, spec: desired.Job) -> job_draft.JobDraft:
-        """Begin a run that has never been."""
+    def add(self, spec: desired.Job, *, ephemeral: bool = False) -> job_draft.JobDraft:
+        """Begin a run that has never been; ``ephemeral``: no file in git describes it."""
         state = JobState.HELD if spec.suspend else JobState.PENDING
         record = records.JobRecord(
             spec=spec,
@@ -182,6 +182,7 @@ class CycleJobs:
             elements=_first_states(spec),
             submitted_at=self._now,
             order=self.next_order,
+            ephemeral=ephemeral,
         )
         self.next_order += 1
         draft = job_draft.JobDraft(record)
@@ -190,6 +191,7 @@ class CycleJobs:
         self.new_runs.append(spec.key)
         self.arrived.append(spec)
         message = f"run {spec.run} waits in queue {spec.queue}"
+        message += "; it is not in git" if ephemeral else ""
         self._events.add("JobSubmitted", message, job=spec.name)
         return draft
 

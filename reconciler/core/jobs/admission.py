@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 
 import msgspec
 
-from reconciler.core import cycle_attempts, cycle_cache, cycle_context, job_errors
+from reconciler.core import cycle_attempts, cycle_cache, cycle_context, job_draft, job_errors
 from reconciler.core.cycle import cycle_events, cycle_jobs
 from reconciler.core.jobs import run_terms
 from reconciler.model import desired
@@ -164,7 +164,15 @@ def admit(context: cycle_context.CycleContext, desired_state: desired.Desired) -
         if record is None or record.spec is not spec:
             with job_errors.JobErrorScope(name):
                 admit_job(context, spec, desired_state.structure)
+    recovery = desired_state.recovery
+    for name in sorted(recovery.ephemeral) if recovery is not None else ():
+        draft = jobs.drafts.get(name)
+        if draft is not None and draft.is_new:
+            draft.ephemeral = True
     for name in sorted(name for name in without if name not in desired_state.refused):
+        record = jobs.before(name)
+        if record is not None and record.ephemeral:
+            continue  # it has never been in git
         draft = jobs.draft(name)
         if draft is not None and not draft.removed:
             draft.removed = True
@@ -208,6 +216,8 @@ def admit_job(
             jobs.add(spec)
         return
     if record.key == spec.key:
+        if record.ephemeral and spec.path and record.spec.owner == spec.owner:
+            _take_into_git(jobs, spec)
         if not record.finished and record.spec != spec:
             if record.spec.owner == spec.owner:
                 _take_over(context, spec, structure)
@@ -222,7 +232,9 @@ def admit_job(
     draft = jobs.draft(spec.name)
     if draft is None:
         return
-    if spec.run == record.spec.run:
+    if record.ephemeral:
+        _wait_for_ephemeral(events, draft, spec)
+    elif spec.run == record.spec.run:
         message = (
             f"run {spec.run} is alive, so a change of what it executes is ignored "
             f"({spec.path or 'its document'}). To fix: raise spec.run to replace the run"
@@ -234,6 +246,30 @@ def admit_job(
         draft.removed = True
         draft.message = f"replaced by run {spec.run}"
         events.add("JobReplaced", draft.message, job=spec.name)
+
+
+def _take_into_git(jobs: cycle_jobs.CycleJobs, spec: desired.Job) -> None:
+    """Let a document that came into git describe the same run, which had none until now."""
+    draft = jobs.draft(spec.name)
+    if draft is not None:
+        draft.ephemeral = False
+
+
+def _wait_for_ephemeral(
+    events: cycle_events.CycleEvents, draft: job_draft.JobDraft, spec: desired.Job
+) -> None:
+    """Let a document wait for the end of a job of its name that is alive and not in git.
+
+    Whoever pushes need not have a right to end that job, whatever run number is written.
+    """
+    message = (
+        f"a job of this name that is not in git, of {draft.spec.owner or 'nobody'}, has not ended: "
+        f"the document ({spec.path or 'in git'}) comes into force then. To fix: wait, cancel the "
+        "job, or use another name"
+    )
+    if draft.message != message and not draft.removed:
+        draft.message = message
+        events.add("JobChangeIgnored", message, job=spec.name)
 
 
 def _nodes_of(attempts: cycle_attempts.CycleAttempts, job: str) -> set[str]:

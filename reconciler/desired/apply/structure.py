@@ -266,6 +266,7 @@ def _settings(
     return desired.ClusterSettings(
         name=name,
         suspend=spec.suspend,
+        ephemeral=spec.ephemeral == "allowed",
         lease_s=faults.duration(spec.lease, "spec", "lease"),
         node_silence_s=faults.duration(spec.node_silence, "spec", "nodeSilence"),
         scheduling=queues.scheduling(spec.scheduling, faults),

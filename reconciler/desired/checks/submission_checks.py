@@ -69,6 +69,21 @@ class SubmissionValidator:
                 ]
         return tuple(found)
 
+    def jobs(self, data: bytes, now: float) -> list[desired.Job]:
+        """Return the jobs of a text that has no problems, as they come into force.
+
+        Args:
+            data: YAML of one or several documents.
+            now: seconds since the epoch, for waivers.
+        """
+        found = []
+        for document in document_reader.read(data).documents:
+            if isinstance(document.part, job_spec.JobDocument):
+                normalised, _, _ = self._judge.job(document.part, document.hash, "", now)
+                if normalised is not None:
+                    found.append(normalised)
+        return found
+
     def _faults(
         self, document: document_reader.Document, part: job_spec.JobDocument, path: str, now: float
     ) -> Sequence[Fault]:

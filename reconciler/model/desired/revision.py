@@ -116,6 +116,7 @@ class Recovery(msgspec.Struct, frozen=True):
         started: names of jobs that somebody wants to start, also if a part of a gang is alive.
         begun: why the store may not know all that was run, once, when this begins.
         answers: False while another controller leads: nodes that report get no answer.
+        ephemeral: names of jobs that a note in git describes, and no file.
     """
 
     awaiting: frozenset[str] = frozenset()
@@ -124,6 +125,7 @@ class Recovery(msgspec.Struct, frozen=True):
     started: frozenset[str] = frozenset()
     begun: str = ""
     answers: bool = True
+    ephemeral: frozenset[str] = frozenset()
 
 
 #: The words by which an internal error of Muster is named and found.

@@ -178,10 +178,15 @@ class FileRetention(msgspec.Struct, frozen=True):
     identity: str
 
 
+#: When files of jobs that are over leave, if no ``Cluster`` says otherwise.
+FILES_KEPT = FileRetention(30 * 86_400, ((0,), (4,), None, None, None), "muster@localhost")
+
+
 class ClusterSettings(msgspec.Struct, frozen=True):
     """``Cluster``, normalised. ``drift`` maps kinds of drift to actions.
 
-    ``name`` is that of the document; empty if there is none.
+    ``name`` is that of the document; empty if there is none. ``ephemeral``: jobs may begin
+    without a file in git.
     """
 
     suspend: bool = False
@@ -193,7 +198,7 @@ class ClusterSettings(msgspec.Struct, frozen=True):
     retain_finished_jobs_max: int = 20_000
     retain_history_s: int = 90 * 86_400
     retain_gone_nodes_s: int = 7 * 86_400
-    retain_files: FileRetention | None = None
+    retain_files: FileRetention | None = FILES_KEPT
     retain_audit_s: int | None = None
     scheduling: Scheduling = Scheduling()
     safety: SafetyLimits = SafetyLimits()
@@ -203,6 +208,7 @@ class ClusterSettings(msgspec.Struct, frozen=True):
     verification: Literal["off", "warn", "required"] = "off"
     notifications: tuple[NotificationChannel, ...] = ()
     name: str = ""
+    ephemeral: bool = False
 
     @property
     def label(self) -> str:

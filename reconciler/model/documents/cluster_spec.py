@@ -217,10 +217,10 @@ class RetentionSpec(DocumentPart, frozen=True):
         FilesSpec | None,
         doc(
             "Remove files of jobs that ended long ago from the repository, as `muster "
-            "prune` does. Default: never.",
+            "prune` does, so that git stays readable; history keeps them. null: never.",
             example={"after": "14d", "schedule": "0 4 * * 0"},
         ),
-    ] = None
+    ] = FilesSpec()
 
 
 #: How many of something a limit may allow: more than there will ever be.
@@ -509,6 +509,14 @@ class ClusterSpec(DocumentPart, frozen=True):
             unit="duration",
         ),
     ] = "90s"
+    ephemeral: Annotated[
+        Literal["forbidden", "allowed"],
+        doc(
+            "Whether `muster run` may begin jobs without a file in git. They live in the store, "
+            "the audit log and a note in git; rights, policies and limits are those of a commit.",
+            example="allowed",
+        ),
+    ] = "forbidden"
     scheduling: Annotated[
         SchedulingSpec, doc("Settings of the scheduler.", example={"backfill": "conservative"})
     ] = SchedulingSpec()

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from reconciler.model import desired
 from reconciler.model.values import found_values, hostlists
 
 #: Words instead of a list of nodes: those that nothing contradicts, or none.
@@ -34,6 +35,26 @@ class ShownUnproven(msgspec.Struct, frozen=True):
     doubt: str = ""
 
 
+class EphemeralRun(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A run without a file in git, as the note in git has it.
+
+    Attributes:
+        name, key, owner, queue: of the run.
+        submitted_at, ended_at: seconds since the epoch; None: it had not ended.
+        state: in which it ended; empty: it had not.
+        job: its document, of a run that had not ended; None: unknown, or nothing proves it.
+    """
+
+    name: str
+    key: str
+    owner: str
+    queue: str
+    submitted_at: float
+    state: str = ""
+    ended_at: float | None = None
+    job: desired.Job | None = None
+
+
 class AdoptionState(msgspec.Struct, frozen=True, omit_defaults=True):
     """State of an adoption.
 
@@ -51,6 +72,7 @@ class AdoptionState(msgspec.Struct, frozen=True, omit_defaults=True):
         unproven: what nodes report without a proof, until somebody has said which to believe.
         trusted: the nodes that were believed, until that is stored; None: nobody has said.
         told: an event says that this has begun.
+        ephemeral: runs without a file in git that the note there knows and the store did not.
     """
 
     pending: bool = False
@@ -66,6 +88,7 @@ class AdoptionState(msgspec.Struct, frozen=True, omit_defaults=True):
     trusted: tuple[str, ...] | None = None
     told: bool = False
     started: tuple[str, ...] = ()
+    ephemeral: tuple[EphemeralRun, ...] = ()
 
 
 _decode_state = msgspec.msgpack.Decoder(AdoptionState).decode

@@ -21,7 +21,7 @@ from reconciler.model.observed.health_checks import (
 from reconciler.model.observed.storage import VolumeState
 from reconciler.model.observed.task_reports import Saved
 from reconciler.model.policy.drift_kinds import Drift, DriftRemedy
-from reconciler.model.state import instance_records
+from reconciler.model.state import ephemeral_requests, instance_records
 from reconciler.model.state.pending_reasons import Reason
 from reconciler.model.state.scheduler_state import NOTHING, SchedulerState
 from reconciler.model.state.states import (
@@ -68,7 +68,7 @@ class JobRecord(msgspec.Struct, frozen=True):
     ``elements`` holds one byte an element, an index into ``states.ELEMENT_CODES``; ``notes`` is
     sparse. ``reason_key`` points into ``Observed.reasons`` while it is pending. ``removed`` is set
     if its document left the repository while it was alive, ``declared_over`` if somebody said that
-    it counts as done, as after a restore.
+    it counts as done, as after a restore. ``ephemeral``: no file in git describes it.
     """
 
     spec: desired.Job
@@ -83,6 +83,7 @@ class JobRecord(msgspec.Struct, frozen=True):
     message: str = ""
     reason_key: str = ""
     declared_over: bool = False
+    ephemeral: bool = False
 
     @property
     def name(self) -> str:
@@ -509,7 +510,14 @@ class SettleSubmission(msgspec.Struct, frozen=True, tag="settle"):
     refused: str = ""
 
 
-OverrideRequest = PutOverride | ClearOverride | QueueSubmissions | SettleSubmission
+OverrideRequest = (
+    PutOverride
+    | ClearOverride
+    | QueueSubmissions
+    | SettleSubmission
+    | ephemeral_requests.BeginEphemeral
+    | ephemeral_requests.ChangeEphemeral
+)
 
 
 class ScheduleInputs(msgspec.Struct, frozen=True):

@@ -45,10 +45,14 @@ LIMITS: Mapping[audit_entries.Action, Limit] = {
     "SessionBegan": Limit(1200, 600),
     "SessionEnded": Limit(1200, 600),
     "NotificationChanged": Limit(600, 60),
+    "EphemeralJob": Limit(1200, 600),
 }
 #: What changes something: each is an entry of its own.
 ORDERS = frozenset(
-    {"OverrideChanged", "TokensChanged", "SessionBegan", "SessionEnded", "NotificationChanged"}
+    {
+        *("OverrideChanged", "TokensChanged", "SessionBegan", "SessionEnded"),
+        *("NotificationChanged", "EphemeralJob"),
+    }
 )
 #: What is written down of sessions.
 SessionAction = Literal["SessionBegan", "SessionEnded"]

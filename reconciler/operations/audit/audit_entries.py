@@ -73,6 +73,7 @@ Action = Literal[
     "SessionBegan",
     "SessionEnded",
     "NotificationChanged",
+    "EphemeralJob",
 ]
 ACTIONS: tuple[Action, ...] = get_args(Action)
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from reconciler.changes import requests
+from reconciler.changes import array_edits, requests
 from reconciler.changes.clone import files, working_clone
 from reconciler.model.values import quantities
 from reconciler.operations.changes import remote_changes
@@ -109,6 +109,7 @@ class ChangeResult(msgspec.Struct, frozen=True):
     ``withheld`` is why the commit does not apply by itself; empty if nothing is known about that.
     ``refused`` is True if that is a refusal, and not a controller that can't read git now.
     ``but`` is why the commit, though it applies, starts nothing; empty if it does or nobody knows.
+    ``ephemeral``: the job is not in git, and no commit was needed.
     """
 
     name: str
@@ -119,6 +120,7 @@ class ChangeResult(msgspec.Struct, frozen=True):
     withheld: str = ""
     refused: bool = False
     but: str = ""
+    ephemeral: bool = False
 
 
 def each(
@@ -174,6 +176,19 @@ def _of_several(errors: list[ChangeError], count: int) -> ChangeError:
         unreachable=first.unreachable,
         says_unchanged=True,
     )
+
+
+def told(change: Act | DrainRequest, *, dry_run: bool) -> str:
+    """Return the message of a verb that succeeded."""
+    verb = change.verb
+    if isinstance(change, Act) and change.elements:
+        is_one = verb == "rerun" and change.elements.isdecimal() and not dry_run
+        done = "runs again" if is_one else DONE_TO_ELEMENTS[verb]
+        would = ("would " if verb == "rerun" else "would be ") if dry_run else ""
+        return f"{array_edits.counted(change.elements)} {would}{done}"
+    if not dry_run:
+        return DONE[verb]
+    return "would run again" if verb == "rerun" else f"would be {DONE[verb]}"
 
 
 #: Where a commit is that was pushed nowhere, unless the controller is seen to have read it.

@@ -4,6 +4,7 @@ A commit is pushed even if the controller may not apply it. Whoever requests a d
 the branch is held or its structure refused, because nothing happens before somebody approves it.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from reconciler.core.safety import digests
@@ -138,3 +139,12 @@ def structure(sync: Json) -> str:
             "status` shows what to correct"
         )
     return ""
+
+
+def held_at(digest: str, told: Mapping[str, Any] | None) -> str:
+    """Return the revision with which a change is held, by the controller; empty if it is
+    not held.
+    """
+    told = told or {}
+    is_held = any(one.get("digest") == digest for one in told.get("held") or ())
+    return str(told.get("attemptedRevision") or "") if is_held else ""

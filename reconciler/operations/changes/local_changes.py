@@ -8,7 +8,7 @@ import contextlib
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -46,11 +46,13 @@ def find_target(
     token_file: str | None,
     here: Path,
     with_local: bool = False,
+    ephemeral: Literal["no", "preferred", "required"] = "no",
 ) -> targets.ChangeTarget:
     """Return the named clone, the clone around ``here``, or the controller.
 
     Args:
         with_local: push the clone's other commits that are not pushed yet, too.
+        ephemeral: whether jobs that are submitted there need no file in git.
 
     Raises:
         ChangeError: there is none.
@@ -59,6 +61,7 @@ def find_target(
         found = targets.find(clone=clone, server=server, token_file=token_file, here=here)
     except (files.CloneError, endpoints.EndpointError) as error:
         raise change_requests.ChangeError(str(error)) from error
+    found.ephemeral = ephemeral
     if found.clone is not None:
         found.clone.with_local = with_local
     return found
@@ -81,17 +84,19 @@ def carry_out(
     been: dict[str, previous_runs.PreviousRun] = {}
     if not dry_run and (to.clone is None or to.standing is not None):
         been = previous_runs.ended(previous_runs.names_of(changes), to.endpoint)
-    if to.clone is not None:
+    is_apart = to.needs_no_commit and all(_verb(change) == "submit" for change in changes)
+    if to.clone is not None and not is_apart:
         return _judged(changes, _at_clone(changes, to.clone, to, dry_run=dry_run), to, been)
     if to.endpoint is None:
         raise change_requests.ChangeError("no place to make the change")
     try:
         with api_client.ApiClient(to.endpoint) as api:
-            done = _at_controller(changes, api, dry_run=dry_run)
+            ephemeral = to.ephemeral if is_apart else "no"
+            done = _at_controller(changes, api, ephemeral, dry_run=dry_run)
     except api_client.ApiError as error:
         if error.status != 404 or len(changes) > 1:
             raise _of_api(error) from error
-        return [_left(changes[0], to.endpoint, error)]
+        return [_left(changes[0], to.endpoint, error, dry_run=dry_run)]
     except endpoints.EndpointError as error:
         raise change_requests.ChangeError(str(error)) from error
     return _judged(changes, done, to, been)
@@ -188,7 +193,11 @@ def _of_api(error: api_client.ApiError) -> change_requests.ChangeError:
 
 
 def _at_controller(
-    changes: Sequence[change_requests.Change], api: api_client.ApiClient, *, dry_run: bool
+    changes: Sequence[change_requests.Change],
+    api: api_client.ApiClient,
+    ephemeral: str,
+    *,
+    dry_run: bool,
 ) -> list[change_requests.ChangeResult]:
     """Make all changes in one request; each text is tried alone before, so that errors have its
     lines.
@@ -197,11 +206,15 @@ def _at_controller(
     if not texts:
         return _act_at(changes, api, dry_run=dry_run)
 
+    def query(change: change_requests.Submit) -> dict[str, str]:
+        found = {"owner": change.owner} if change.owner else {}
+        return found if ephemeral == "no" else {**found, "ephemeral": ephemeral}
+
     def sent(
         change: change_requests.Submit, path: str, told: str
     ) -> list[change_requests.ChangeResult]:
         try:
-            return _post(change.text, change.owner, path, told, api)
+            return _post(change.text, query(change), path, told, api)
         except change_requests.ChangeError as error:
             error.problems = submission.placed(change, change.text, error.problems)
             raise
@@ -222,18 +235,17 @@ def _at_controller(
     if len(texts) == 1:
         return sent(texts[0], "/v1/jobs", "submitted")
     whole = "---\n".join(f"{one.text.rstrip()}\n" for one in texts)
-    return _post(whole, texts[0].owner, "/v1/jobs", "submitted", api)
+    return _post(whole, query(texts[0]), "/v1/jobs", "submitted", api)
 
 
 def _post(
-    text: str, owner: str | None, path: str, told: str, api: api_client.ApiClient
+    text: str, query: dict[str, str], path: str, told: str, api: api_client.ApiClient
 ) -> list[change_requests.ChangeResult]:
     """Return the controller's answer to a text of jobs.
 
-    A job without an owner gets the token's person there, or ``owner`` if the token is not a
-    person's.
+    A job without an owner gets the token's person there, or the ``owner`` of the query if the token
+    is not a person's.
     """
-    query = {"owner": owner} if owner else {}
     try:
         answer = api.post(path, content=text.encode(), kind="application/yaml", query=query)
     except api_client.ApiError as error:
@@ -264,7 +276,7 @@ def _act_at(
         body["elements"] = {name: one.elements for name, one in parts.items()}
     answer = api.post("/v1/changes", body)
     return [
-        _done(item, _told(parts.get(str(item["name"]), acts[0]), dry_run=dry_run))
+        _done(item, change_requests.told(parts.get(str(item["name"]), acts[0]), dry_run=dry_run))
         for item in answer["items"]
     ]
 
@@ -272,7 +284,9 @@ def _act_at(
 def _done(item: dict[str, Any], message: str) -> change_requests.ChangeResult:
     warnings = tuple(map(str, item.get("warnings") or ()))  # older controllers do not send it
     return change_requests.ChangeResult(
-        str(item["name"]), str(item["message"]) or message, item["commit"], warnings=warnings
+        *(str(item["name"]), str(item["message"]) or message, item["commit"]),
+        warnings=warnings,
+        ephemeral=bool(item.get("ephemeral")),
     )
 
 
@@ -325,8 +339,8 @@ def _in_clone(
             return _drain(change, clone, dry_run=dry_run)
         if endpoint is not None:
             _require_state(change, clone, endpoint)
-        message = _told(change, dry_run=dry_run) + _resuming(change, clone)
-        held_at = _held_at(change.name, target.standing)
+        message = change_requests.told(change, dry_run=dry_run) + _resuming(change, clone)
+        held_at = held_changes.held_at(change.name, target.standing)
         outcome = _act(change, clone, held_at=held_at, dry_run=dry_run)
         already = requests.IS_HELD if change.verb == "hold" else change_requests.UNCHANGED
         return [change_requests.said(change.name, outcome, message, already)]
@@ -344,7 +358,7 @@ def _in_clone(
     except requests.ConflictError as error:
         raise change_requests.ChangeError(str(error)) from error
     except files.MissingObjectError as error:
-        return [_left(change, endpoint, error)]
+        return [_left(change, endpoint, error, dry_run=dry_run)]
     except files.CloneError as error:
         raise change_requests.of_clone(error) from error
     except (yaml_edit.EditError, scratch_repository.RevisionError) as error:
@@ -352,11 +366,15 @@ def _in_clone(
 
 
 def _left(
-    change: change_requests.Change, endpoint: endpoints.Endpoint | None, missing: Exception
+    change: change_requests.Change,
+    endpoint: endpoints.Endpoint | None,
+    missing: Exception,
+    *,
+    dry_run: bool,
 ) -> change_requests.ChangeResult:
-    """Return the message about a job that is known, and whose YAML was deleted.
+    """Return the message about a job that is known, and whose YAML was deleted or never was in git.
 
-    It counts as cancelled already.
+    A deleted one counts as cancelled already. The others are the controller's to change.
 
     Raises:
         ChangeError: for other verbs, with what is known of the job.
@@ -366,7 +384,11 @@ def _left(
         try:
             with api_client.ApiClient(endpoint, timeout_s=LOOK_S) as api:
                 known = api.get(f"/v1/jobs/{change.name}")["job"]
-        except (api_client.ApiError, endpoints.EndpointError):
+                if known.get("ephemeral"):
+                    return _act_at([change], api, dry_run=dry_run)[0]
+        except (api_client.ApiError, endpoints.EndpointError) as error:
+            if known is not None and isinstance(error, api_client.ApiError):
+                raise _of_api(error) from error
             known = None  # a clone can be worked in without a controller
     if known is None or not known["removed"] or not isinstance(change, change_requests.Act):
         raise change_requests.ChangeError(str(missing)) from missing
@@ -379,19 +401,6 @@ def _left(
         f"{change.name} is {known['state']}, and its YAML was deleted{shown}. To run it again: "
         f"restore the file with another name, or with spec.run: {known['run'] + 1}"
     ) from missing
-
-
-def _told(change: change_requests.Act | change_requests.DrainRequest, *, dry_run: bool) -> str:
-    """Return the message of a verb that succeeded."""
-    verb = change.verb
-    if isinstance(change, change_requests.Act) and change.elements:
-        is_one = verb == "rerun" and change.elements.isdecimal() and not dry_run
-        done = "runs again" if is_one else change_requests.DONE_TO_ELEMENTS[verb]
-        would = ("would " if verb == "rerun" else "would be ") if dry_run else ""
-        return f"{array_edits.counted(change.elements)} {would}{done}"
-    if not dry_run:
-        return change_requests.DONE[verb]
-    return "would run again" if verb == "rerun" else f"would be {change_requests.DONE[verb]}"
 
 
 def _resuming(change: change_requests.Act, clone: working_clone.Clone) -> str:
@@ -427,15 +436,6 @@ def _require_state(
         pusher.require_elements_over(name, last)
     elif known["run"] == run and is_over:
         raise change_requests.ChangeError(pusher.finished(name, last, change.verb))
-
-
-def _held_at(digest: str, told: Mapping[str, Any] | None) -> str:
-    """Return the revision with which a change is held, by the controller; empty if it is
-    not held.
-    """
-    told = told or {}
-    is_held = any(one.get("digest") == digest for one in told.get("held") or ())
-    return str(told.get("attemptedRevision") or "") if is_held else ""
 
 
 def _act(
@@ -491,7 +491,7 @@ def _drain(
 ) -> list[change_requests.ChangeResult]:
     """Drain and undrain: the overrides of the pools that declare the nodes."""
     because = f": {change.reason}" if change.reason else ""
-    told, done = _told(change, dry_run=dry_run), []
+    told, done = change_requests.told(change, dry_run=dry_run), []
     for one in node_drain.overrides(change.verb, change.nodes, change.reason, clone):
         fields: requests.Fields = ((("spec", "overrides"), one.overrides or yaml_edit.REMOVED),)
         message = f"{node_drain.subject(change.verb, one.nodes)}{because}"

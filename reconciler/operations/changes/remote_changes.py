@@ -105,7 +105,7 @@ class RemoteChangeResult(msgspec.Struct, frozen=True):
     ``status`` is as in HTTP: 200 pushed (or nothing to do), 202 waits for git, 400 invalid, 403 not
     allowed, or not let in by the remote, 404 no such subject, 409 another document has the name,
     424 (``WITHDRAWN``) another change that goes together with it was refused, 503 git can't be
-    reached (``is_away``), or something else can't be read.
+    reached (``is_away``), or something else can't be read. ``is_ephemeral``: no commit is needed.
     """
 
     name: str
@@ -115,6 +115,7 @@ class RemoteChangeResult(msgspec.Struct, frozen=True):
     problems: tuple[desired.Problem, ...] = ()
     warnings: tuple[str, ...] = ()
     is_away: bool = False
+    is_ephemeral: bool = False
 
 
 def queues_and_owners(written: Documents) -> list[tuple[str, str]]:
@@ -125,6 +126,11 @@ def queues_and_owners(written: Documents) -> list[tuple[str, str]]:
 def why_not_signable(path: str, jobs_folder: str) -> str:
     """Return why the controller's key does not count for a file; empty if it does."""
     return requests.confined(path, jobs_folder)
+
+
+def submitted_before(name: str) -> RemoteChangeResult:
+    """Return the result of a job that was submitted before, so that nothing is done."""
+    return RemoteChangeResult(name, 200, requests.IS_THERE)
 
 
 def withdrawn(name: str) -> RemoteChangeResult:

@@ -4,7 +4,7 @@ import contextlib
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from reconciler.changes.clone import working_clone
 from reconciler.desired.apply import validate
@@ -18,8 +18,12 @@ class ChangeTarget:
     """Target of changes: a clone, or a controller.
 
     With a clone, ``endpoint`` is only asked for the state of jobs and the repository that is read;
-    ``standing`` is its answer from ``/v1/sync``.
+    ``standing`` is its answer from ``/v1/sync``. ``ephemeral``: whether jobs that are submitted
+    need no file in git.
     """
+
+    #: ``preferred``: none if the controller allows that; ``required``: none, or no job.
+    ephemeral: Literal["no", "preferred", "required"] = "no"
 
     def __init__(
         self,
@@ -31,6 +35,16 @@ class ChangeTarget:
         self.clone = clone
         self.endpoint = endpoint
         self.standing = standing
+
+    @property
+    def needs_no_commit(self) -> bool:
+        """True if jobs are sent to the controller, which begins them without a file in git, or
+        decides that itself.
+        """
+        if self.ephemeral == "no" or self.endpoint is None:
+            return False
+        is_allowed = self.standing is not None and self.standing.get("ephemeral") is True
+        return self.clone is None or self.ephemeral == "required" or is_allowed
 
     def describe(self) -> str:
         """Return the place in words: the folder, or the controller."""

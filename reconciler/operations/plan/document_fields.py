@@ -108,11 +108,8 @@ def _of_node(has: Resources) -> dict[str, Any]:
         "cpu": quantities.format_cpu(has.cpu_milli),
         "memory": quantities.format_memory(has.memory_bytes),
     }
-    return (
-        {**shown, "gpus": {"count": quantities.format_gpu(has.gpu_milli)}}
-        if has.gpu_milli
-        else shown
-    )
+    gpus = {"gpus": {"count": quantities.format_gpu(has.gpu_milli)}} if has.gpu_milli else {}
+    return {**shown, **gpus}
 
 
 def _duration(seconds: float) -> str:
@@ -203,6 +200,7 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.MigLayout, "instances"): ("instances", _instances),
     (desired.Taint, "hard"): ("effect", _choice("NoSchedule", "PreferNoSchedule")),
     (desired.Queue, "strict"): ("ordering", _choice("strict", "best-effort")),
+    (desired.ClusterSettings, "ephemeral"): ("ephemeral", _choice("allowed", "forbidden")),
     (desired.Queue, "cancels_never_met"): ("onNeverMet", _choice("cancel", "wait")),
     (desired.Queue, "min_runtime_s"): ("preemption.minRuntime", _duration),
     (desired.Queue, "default_time_limit_s"): ("defaults.timeLimit", _duration),
@@ -248,6 +246,8 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.ClusterSettings, "retain_history_s"): ("retention.history", _duration),
     (desired.ClusterSettings, "retain_gone_nodes_s"): ("retention.goneNodes", _duration),
     (desired.ClusterSettings, "retain_audit_s"): ("retention.audit", _duration),
+    (desired.ClusterSettings, "retain_files"): ("retention.files", None),
+    (desired.FileRetention, "schedule"): ("schedule", _schedule),
     (desired.AdmissionPolicy, "mutations"): ("mutate", None),
     (desired.Job, "mutations"): ("setByPolicy", _set_by),
     (desired.Waiver, "expires_at"): ("expires", times.format_time),

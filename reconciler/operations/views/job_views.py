@@ -113,6 +113,7 @@ def job_view(
         depends_on=[one.job for one in spec.depends_on],
         tasks=_tasks(spec, running),
         key=spec.key,
+        ephemeral=of.ephemeral,
         checkpoint_folder=spec.checkpoint.path if spec.checkpoint is not None else "",
         code=spec.code.text(),
     )
@@ -388,12 +389,8 @@ def sync_view(
         problems=[problem_view(problem) for problem in of.problems],
         held=[
             view_types.HeldView(
-                one.part,
-                one.message,
-                one.digest,
-                list(one.jobs),
-                json_format.time_or_none(one.until),
-                list(one.reasons),
+                *(one.part, one.message, one.digest, list(one.jobs)),
+                *(json_format.time_or_none(one.until), list(one.reasons)),
             )
             for one in of.held
         ],

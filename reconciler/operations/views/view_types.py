@@ -163,6 +163,7 @@ class JobView(json_format.View, frozen=True):
     gangs.
     ``elementIndexes`` has the elements of an array by state, such as `0-3,7`; it is empty in lists.
     ``code`` says which code its tasks start with; empty: none travels with it.
+    ``ephemeral``: no file in git describes it.
     """
 
     name: str
@@ -196,6 +197,7 @@ class JobView(json_format.View, frozen=True):
     set_by_policy: list[FieldMutationView] = []
     element_indexes: dict[str, str] = {}
     code: str = ""
+    ephemeral: bool = False
 
 
 class NodeUsageView(json_format.View, frozen=True):
@@ -424,7 +426,8 @@ class SubmissionsView(json_format.View, frozen=True):
 class SyncView(json_format.View, frozen=True):
     """Sync status of the repository; ``folder`` of ``branch`` is read, everything if it is
     empty. ``nextLook`` is when a repository that can't be read is tried again; else null.
-    ``blocked`` is why this controller leads nothing; empty if it does.
+    ``blocked`` is why this controller leads nothing; empty if it does. ``ephemeral``: jobs may
+    begin without a file in git.
     """
 
     sync: str
@@ -442,3 +445,4 @@ class SyncView(json_format.View, frozen=True):
     next_look: str | None = None
     submissions: SubmissionsView = SubmissionsView()
     blocked: str = ""
+    ephemeral: bool = False

@@ -131,6 +131,7 @@ class AdoptionView(msgspec.Struct, frozen=True):
         unheard: nodes that were not heard since the controller began.
         unproven: tasks that nothing proves to be assigned to the node that reports them.
         jobs: those that run and those that wait, with what is known of them.
+        ran: runs without a file in git that the store did not know; none of them starts again.
     """
 
     pending: bool
@@ -141,6 +142,7 @@ class AdoptionView(msgspec.Struct, frozen=True):
     unheard: list[str]
     unproven: list[adoption_state.ShownUnproven] = []
     jobs: list[WaitingJob] = []
+    ran: list[WaitingJob] = []
 
 
 @get(
@@ -165,7 +167,14 @@ def _adoption(store: ServerStore) -> AdoptionView:
         unheard=list(state.unheard),
         unproven=list(state.unproven),
         jobs=list(_waiting(store, dict.fromkeys(state.alive, "runs") | state.awaiting)),
+        ran=[_ran(one) for one in state.ephemeral if one.job is None],
     )
+
+
+def _ran(one: adoption_state.EphemeralRun) -> WaitingJob:
+    """Return what a note in git says of a run without a file there."""
+    known = f"{one.state}, not in git" if one.state else "may have run, not in git"
+    return WaitingJob(one.name, one.queue, one.owner, times.format_time(one.submitted_at), known)
 
 
 def _waiting(store: ServerStore, whys: Mapping[str, str]) -> Iterator[WaitingJob]:

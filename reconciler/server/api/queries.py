@@ -316,15 +316,13 @@ def show_sync(
     sync = stored_views.stored_sync(reader.view(stored_views.SYNC))
     if authorization.why_not_snapshot(reader, caller):
         sync = msgspec.structs.replace(sync, problems=tuple(map(redaction.unquoted, sync.problems)))
-    view = job_views.sync_view(
-        sync,
-        facts.folder,
-        facts.branch,
-        published.untold if published is not None else (),
-    )
+    untold = published.untold if published is not None else ()
+    view = job_views.sync_view(sync, facts.folder, facts.branch, untold)
+    structure = stored_views.stored_structure(reader.view(stored_views.STRUCTURE))
+    ephemeral = structure is not None and structure.settings.ephemeral
     waiting = submission_views.submissions_view(reader.overrides())
     blocked = published.blocked if published is not None else ""
-    return msgspec.structs.replace(view, submissions=waiting, blocked=blocked)
+    return msgspec.structs.replace(view, submissions=waiting, blocked=blocked, ephemeral=ephemeral)
 
 
 @get("/v1/nodes", sync_to_thread=True, responses=FAILS, summary="Nodes")

@@ -7,7 +7,7 @@ from reconciler.operations.changes import held_changes, remote_changes
 from reconciler.operations.views import job_views
 from reconciler.server import errors
 from reconciler.server.api import envelopes
-from reconciler.server.changes import change_review, waiting_submissions
+from reconciler.server.changes import change_review, ephemeral_intake, waiting_submissions
 from reconciler.server.loop_link import LinkClient
 from reconciler.server.repository_hints import RepositoryHints
 
@@ -18,13 +18,16 @@ STAYS = "its file stays: "
 
 
 class ResultView(msgspec.Struct, frozen=True):
-    """Result of one document or subject; ``warnings`` do not refuse a document."""
+    """Result of one document or subject; ``warnings`` do not refuse a document. ``ephemeral``: no
+    file in git describes the job, and no commit was needed.
+    """
 
     name: str
     status: int
     message: str
     commit: str | None
     warnings: list[str] = msgspec.field(default_factory=list)
+    ephemeral: bool = False
 
 
 class Results(envelopes.Envelope, frozen=True, kw_only=True):
@@ -43,6 +46,7 @@ class ChangeIntake:
         access_log: takes refusals.
         link: has the loop's last message, by which answers have their time.
         waiting: keeps submissions that git can't take now.
+        ephemeral: takes jobs that need no file in git.
     """
 
     def __init__(
@@ -54,8 +58,10 @@ class ChangeIntake:
         link: LinkClient,
         *,
         waiting: waiting_submissions.WaitingSubmissions,
+        ephemeral: ephemeral_intake.EphemeralIntake,
     ) -> None:
         self._waiting = waiting
+        self._ephemeral = ephemeral
         self._submitter = submitter
         self._review = review
         self._hints = hints
@@ -90,8 +96,10 @@ class ChangeIntake:
         if refused and together:
             results = iter([remote_changes.withdrawn(change.name) for change in wanted])
         else:
-            results = iter(await self._submitted(wanted, together=together))
-            self._hints.pushed()
+            made = await self._made(asked, wanted, together=together)
+            results = iter(made)
+            if not all(one.is_ephemeral for one in made):
+                self._hints.pushed()
         answers = [
             remote_changes.RemoteChangeResult(
                 change.name, 403, ("" if together else STAYS) + refused[position]
@@ -109,6 +117,37 @@ class ChangeIntake:
             **envelopes.head(self._link.published),
         )
 
+    async def _made(
+        self,
+        asked: change_review.ChangesUnderReview,
+        wanted: list[remote_changes.SubmittedDocument],
+        *,
+        together: bool,
+    ) -> list[remote_changes.RemoteChangeResult]:
+        """Make reviewed changes: of jobs that are not in git by the loop, of others in git."""
+        if await self._ephemeral.takes(asked, wanted):
+            return await self._ephemeral.begin(asked.caller, wanted)
+        apart = await self._ephemeral.those(wanted)
+        if not apart:
+            return await self._submitted(wanted, together=together)
+        ephemeral = [wanted[position] for position in apart]
+        denied = await self._ephemeral.refusals(asked.caller, ephemeral)
+        others = [one for position, one in enumerate(wanted) if position not in set(apart)]
+        if any(denied):
+            told = iter([one or remote_changes.withdrawn("") for one in denied])
+            done = iter([remote_changes.withdrawn(one.name) for one in others])
+        else:
+            pushed = await self._submitted(others, together=True) if others else []
+            done = iter(pushed)
+            if any(one.status >= 400 for one in pushed):
+                told = iter([remote_changes.withdrawn(one.name) for one in ephemeral])
+            else:
+                told = iter([await self._ephemeral.change(asked.caller, one) for one in ephemeral])
+        return [
+            msgspec.structs.replace(next(told if position in set(apart) else done), name=one.name)
+            for position, one in enumerate(wanted)
+        ]
+
     async def _submitted(
         self, wanted: list[remote_changes.SubmittedDocument], *, together: bool
     ) -> list[remote_changes.RemoteChangeResult]:
@@ -117,6 +156,20 @@ class ChangeIntake:
         if together and all(one.verb == "submit" and not one.dry_run for one in wanted):
             return await self._waiting.submit(submitter, wanted)
         return await submitter.submit(wanted, together=together)
+
+    async def _behind_others(self, results: Results) -> Results:
+        """Return results, with a warning on jobs that wait for one of their name without a file."""
+        names = [one.name for one in results.items if one.commit]
+        alive = await self._ephemeral.alive(names)
+        if not alive:
+            return results
+        warned = [
+            msgspec.structs.replace(one, warnings=[*one.warnings, ephemeral_intake.WAITS])
+            if one.name in alive
+            else one
+            for one in results.items
+        ]
+        return msgspec.structs.replace(results, items=warned)
 
     def _warned(self, results: Results, verb: remote_changes.Verb) -> Results:
         published = self._link.published
@@ -138,6 +191,8 @@ class ChangeIntake:
             StoreError: the store can't be read.
         """
         results = self._warned(results, verb)
+        if verb == "submit":
+            results = await self._behind_others(results)
         withheld = await self._review.told(verb)
         if not withheld:
             return results
@@ -174,7 +229,10 @@ def _result_views(
             retry_after_s=1.0 if any(result.status == 503 for result in bad) else None,
         )
     return [
-        ResultView(result.name, result.status, result.message, result.commit, list(result.warnings))
+        ResultView(
+            *(result.name, result.status, result.message, result.commit, list(result.warnings)),
+            result.is_ephemeral,
+        )
         for result in found
     ]
 

@@ -7,7 +7,7 @@ are reviewed together, with one read of the store.
 
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -49,6 +49,7 @@ class ChangesUnderReview(NamedTuple):
         caller: the authenticated caller.
         changes: empty if there is a ``text``.
         owner: of the jobs of the text that name none.
+        ephemeral: whether the jobs of the text begin without a file in git.
     """
 
     caller: tokens.Caller
@@ -56,6 +57,7 @@ class ChangesUnderReview(NamedTuple):
     text: str = ""
     owner: str = ""
     dry_run: bool = False
+    ephemeral: Literal["no", "preferred", "required"] = "no"
 
 
 class Weighed(NamedTuple):
@@ -100,6 +102,27 @@ class ChangeReview:
         if len(asked.text) > APART_BYTES_MAX:
             return await self._apart.ask(asked)
         return await (self._large if is_large else self._before).ask(asked)
+
+    def normalised(
+        self, documents: Sequence[remote_changes.SubmittedDocument], now: float
+    ) -> list[desired.Job]:
+        """Return reviewed jobs as they come into force, in order.
+
+        Raises:
+            UnavailableError: one can't be judged now.
+            StoreError: the store can't be read.
+        """
+        judge = self._judge_of(self._store.reader.view(stored_views.STRUCTURE))
+        jobs = [
+            job
+            for one in documents
+            for job in (judge.jobs(one.text.encode(), now) if judge is not None else ())
+        ]
+        if [job.name for job in jobs] != [one.name for one in documents]:
+            raise remote_changes.UnavailableError(
+                "the structure in force has changed, so that the jobs have to be checked again"
+            )
+        return jobs
 
     async def told(self, verb: remote_changes.Verb) -> str:
         """Return why a commit does not apply by itself; empty if it does.
@@ -158,21 +181,24 @@ class ChangeReview:
         self, asked: ChangesUnderReview, view: bytes | None, now: float, basis: str
     ) -> list[remote_changes.SubmittedDocument]:
         """Return the jobs of a small text, read in this process."""
-        structure = stored_views.stored_structure(view)
-        judge = None
-        if structure is not None and structure.queues:
-            if self._judge is None or self._judge[0] is not structure:
-                self._judge = structure, remote_changes.SubmissionValidator(structure)
-            judge = self._judge[1]
         return remote_changes.read(
             asked.text,
             asked.caller.name,
-            judge,
+            self._judge_of(view),
             now,
             owner=asked.owner,
             known=self._known_jobs,
             basis=basis,
         )
+
+    def _judge_of(self, view: bytes | None) -> remote_changes.SubmissionValidator | None:
+        """Return the validator by the structure in force; None: there is none yet."""
+        structure = stored_views.stored_structure(view)
+        if structure is None or not structure.queues:
+            return None
+        if self._judge is None or self._judge[0] is not structure:
+            self._judge = structure, remote_changes.SubmissionValidator(structure)
+        return self._judge[1]
 
     def _known_jobs(self, names: Sequence[str]) -> set[str]:
         """Return which of some names are jobs, those that wait for git included."""

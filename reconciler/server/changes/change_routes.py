@@ -1,6 +1,6 @@
 """``POST /v1/jobs`` and ``POST /v1/changes``: what people want changed, on its way into git."""
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from litestar import Request, post
@@ -85,20 +85,41 @@ async def _submitted(
     Raises:
         Failure: anything is wrong with any job.
     """
-    intake.require_repository()
+    ephemeral = _ephemeral_of(request)
+    if ephemeral == "no":
+        intake.require_repository()
     caller = authentication.identity_of(request)
     owner = caller.name if "@" in caller.name else request.query_params.get("owner", "")
     try:
         text = (await request.body()).decode()
         results = await intake.push(
-            change_review.ChangesUnderReview(caller, text=text, owner=owner, dry_run=dry_run)
+            change_review.ChangesUnderReview(
+                caller, text=text, owner=owner, dry_run=dry_run, ephemeral=ephemeral
+            )
         )
     except UnicodeDecodeError as error:
         raise errors.Failure(400, f"the body is no UTF-8: {error}") from None
     except remote_changes.InvalidError as error:
         problems = [job_views.problem_view(problem) for problem in error.problems]
         raise errors.Failure(400, str(error), problems=problems) from None
-    return results if dry_run else await intake.judged(results, "submit")
+    is_settled = dry_run or all(one.ephemeral for one in results.items)
+    return results if is_settled else await intake.judged(results, "submit")
+
+
+def _ephemeral_of(request: Request[Any, Any, Any]) -> Literal["no", "preferred", "required"]:
+    """Return whether the jobs of a request begin without a file in git.
+
+    Raises:
+        Failure: 400, with what was found and expected.
+    """
+    said = request.query_params.get("ephemeral", "no")
+    if said == "preferred":
+        return "preferred"
+    if said in ("no", "required"):
+        return "required" if said == "required" else "no"
+    raise errors.Failure(
+        400, f"ephemeral: found {said[:40]!r}, expected one of no, preferred, required"
+    )
 
 
 @post(

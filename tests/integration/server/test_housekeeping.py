@@ -152,9 +152,21 @@ def test_a_time_that_passed_unseen_is_made_up_for_once(scene: Scene) -> None:
     assert scene.look(60) is None
 
 
-def test_nothing_leaves_unless_the_cluster_says_so(scene: Scene) -> None:
+def test_files_leave_after_a_month_where_nothing_is_said(scene: Scene) -> None:
+    for name in ("old", "new"):
+        scene.repository.commit(f"{name}.yaml", job(name))
+    scene.commit(desired.Structure(), ended("old", 31), ended("new", 29))
+    scene.look()
+    done = scene.look(FOUR + 1)
+    assert done is not None
+    assert done.left == ("old",)
+    assert scene.repository.log("%ae")[0] == "muster@localhost"
+
+
+def test_nothing_leaves_where_the_cluster_keeps_files(scene: Scene) -> None:
     scene.repository.commit("old.yaml", job("old"))
-    scene.commit(desired.Structure(), ended("old", 60))
+    kept = desired.Structure(settings=desired.ClusterSettings(retain_files=None))
+    scene.commit(kept, ended("old", 60))
     assert [scene.look(DAY) for _ in range(3)] == [None] * 3
     scene.commit(structure())
     assert scene.look() is None  # asked for now: what was missed before is not made up for

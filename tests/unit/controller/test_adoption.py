@@ -220,3 +220,38 @@ def test_what_its_node_no_longer_has_may_have_ended_well(reason: EndReason) -> N
     bed.runs(spec, 1, "n1", state=AttemptState.ENDED, end_reason=reason, ended_at=NOW + 1)
     bed.adopting.look(bed.wanted, NOW + 2)
     assert bed.withheld() == {"gang"}
+
+
+def _noted(spec: desired.Job, state: str = "") -> adoption_state.EphemeralRun:
+    kept = None if state else spec
+    return adoption_state.EphemeralRun(spec.name, spec.key, "", "default", NOW, state, job=kept)
+
+
+@pytest.mark.parametrize("start", [True, False])
+def test_of_jobs_without_a_file_what_may_run_waits_and_what_ran_is_listed(*, start: bool) -> None:
+    alive, over, known = job("alive"), job("over"), job("known")
+    bed = Adopting(known, pending=False)
+    bed.memory.jobs["known"] = msgspec.structs.replace(bed.memory.jobs["known"], ephemeral=True)
+    bed.memory.past_runs.update([known.key])
+    bed.wanted = desired.Desired(1, bed.world.structure, {})
+    noted = (_noted(alive), _noted(over, "Succeeded"), _noted(known, "Failed"))
+    bed.adopting.judge(lead_claim.LeadVerdict("a copy", store="s", ephemeral=noted))
+    asked = bed.adopting.in_force(bed.wanted)
+    assert asked.recovery is not None
+    assert asked.recovery.ephemeral == {"alive"}
+    assert list(asked.jobs) == ["alive"]
+    # an older store may hold what has ended since for alive
+    assert bed.withheld() == {"alive", "known"}
+    assert [one.name for one in bed.adopting.state.ephemeral] == ["alive", "over"]
+    # the cycle has admitted it, and all nodes were heard
+    bed.memory.jobs["alive"] = msgspec.structs.replace(bed.memory.jobs["known"], spec=alive)
+    bed.hear("n0", "n1")
+    bed.adopting.look(asked, NOW + 2)
+    names = ("alive",) if start else ()
+    assert bed.adopting.choose(loop_messages.Adopt(names), bed.wanted, NOW + 9)
+    after = bed.adopting.in_force(bed.wanted)
+    assert after.recovery is not None
+    ended = {known.key} if start else {known.key, alive.key}
+    assert after.recovery.ended == ended
+    bed.adopting.note_stored()
+    assert [one.name for one in bed.adopting.state.ephemeral] == ["over"]

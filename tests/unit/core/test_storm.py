@@ -16,7 +16,7 @@ from reconciler.core import observed_state, reconcile
 from reconciler.engines import agents_engine
 from reconciler.model import desired
 from reconciler.model.protocol import agent_messages
-from reconciler.model.state import outcome, records
+from reconciler.model.state import ephemeral_requests, outcome, records
 from reconciler.model.state.states import AttemptState, EndReason, JobState, NodeState
 from reconciler.model.values.resources import Resources
 from tests.unit.core.world import GI, job
@@ -31,7 +31,11 @@ QUEUES = (
     desired.Queue(
         name="inner", parent="team", guaranteed=desired.QuotaAmounts(cpu_milli=3000, gpu_milli=1000)
     ),
-    desired.Queue(name="other", guaranteed=desired.QuotaAmounts(cpu_milli=4000, gpu_milli=2000)),
+    desired.Queue(
+        name="other",
+        guaranteed=desired.QuotaAmounts(cpu_milli=4000, gpu_milli=2000),
+        cancels_never_met=True,
+    ),
 )
 FINISHED = {"Succeeded", "Failed", "Cancelled", "TimedOut"}
 EVER = 10.0**9
@@ -177,7 +181,7 @@ class Story:
             grace_s=GRACE_S,
         )
         self.structure = desired.Structure(
-            settings=desired.ClusterSettings(lease_s=60, node_silence_s=SILENCE_S),
+            settings=desired.ClusterSettings(lease_s=60, node_silence_s=SILENCE_S, ephemeral=True),
             pools={"pool": self.pool},
             queues={queue.name: queue for queue in QUEUES},
         )
@@ -220,6 +224,8 @@ class Story:
             (self.override, 2),
             (self.clear, 1),
             (self.lose_sight, 1),
+            (self.begin_ephemeral, 3),
+            (self.change_ephemeral, 3),
         ]
         actions, weights = zip(*happenings, strict=True)
         for action in self.random.choices(actions, weights, k=self.random.choice([1, 1, 2, 4])):
@@ -235,6 +241,30 @@ class Story:
 
     def submit(self) -> None:
         """Submit a job of any shape."""
+        spec = self._spec()
+        self.jobs[spec.name] = spec
+        self.generation += 1
+
+    def begin_ephemeral(self) -> None:
+        """Ask for jobs without a file in git, some with names that are taken."""
+        specs = [self._spec() for _ in range(self.random.choice([1, 1, 2]))]
+        if self.random.random() < 0.3 and self.memory.jobs:
+            name = self.random.choice(list(self.memory.jobs))
+            specs[0] = msgspec.structs.replace(specs[0], name=name)
+        request = ephemeral_requests.BeginEphemeral(f"b{self.number}", "carol", tuple(specs))
+        self.memory.ask(request)
+
+    def change_ephemeral(self) -> None:
+        """Ask for a change of a job without a file in git, or of another one."""
+        self.number += 1
+        names = [name for name, one in self.memory.jobs.items() if one.ephemeral]
+        name = self.random.choice([*names, *names, *names, *self.memory.jobs, "nobody"])
+        verb = self.random.choice(ephemeral_requests.EPHEMERAL_VERBS)
+        request = ephemeral_requests.ChangeEphemeral(f"c{self.number}", verb, name, "dave")
+        self.memory.ask(request)
+
+    def _spec(self) -> desired.Job:
+        """Return a job of any shape."""
         choose = self.random.choice
         self.number += 1
         name = f"j{self.number}"
@@ -266,8 +296,7 @@ class Story:
             )
         if choose([True, False, False]):
             changes["checkpoint"] = desired.Checkpoint(grace_s=choose([2, 8]))
-        self.jobs[name] = job(name, **changes)
-        self.generation += 1
+        return job(name, **changes)
 
     def _change(self, **changes: object) -> None:
         if self.jobs:
@@ -656,8 +685,8 @@ class Story:
             result = self.decide()
             still = (self.memory.jobs, self.memory.attempts) == before
             if still and not result.events and not result.reasons and not result.actions:
-                if not any(node.tasks for node in self.nodes.values()):
-                    quiet += 1
+                # what the talk before it has started is not over yet
+                quiet = 0 if any(node.tasks for node in self.nodes.values()) else quiet + 1
             else:
                 quiet = 0
             if quiet > 3 and (result.wake_at is None or result.wake_at > self.now + 25):

@@ -9,7 +9,7 @@ from reconciler.model.protocol import loop_messages
 from reconciler.operations.changes import held_changes, remote_changes
 from reconciler.server import errors
 from reconciler.server.auth import tokens
-from reconciler.server.changes import change_intake, change_review
+from reconciler.server.changes import change_intake, change_review, ephemeral_intake
 
 NOT_LED = held_changes.not_led("the controller on vm leads")
 CALLER = tokens.Caller("a@example.org", "user")
@@ -45,6 +45,18 @@ class Surroundings:
         pushed = remote_changes.RemoteChangeResult
         return [self.results.get(n.name, pushed(n.name, 200, "", "c")) for n in documents]
 
+    async def takes(self, *_: object) -> bool:
+        """Let all jobs have a file in git."""
+        return False
+
+    async def alive(self, names: list[str]) -> set[str]:
+        """Know one job without a file in git that has not ended."""
+        return {"alive"}.intersection(names)
+
+    async def those(self, _: object) -> list[int]:
+        """Know no job without a file in git."""
+        return []
+
     def pushed(self) -> None:
         """Take a hint."""
         self.hints += 1
@@ -56,7 +68,9 @@ class Surroundings:
     def intake(self) -> change_intake.ChangeIntake:
         """An intake with all of this around it."""
         around: Any = self
-        return change_intake.ChangeIntake(around, around, around, around, around, waiting=around)
+        return change_intake.ChangeIntake(
+            around, around, around, around, around, waiting=around, ephemeral=around
+        )
 
     def push(self, verb: remote_changes.Verb, *names: str) -> change_intake.Results:
         """Ask for a change of each name."""
@@ -134,7 +148,16 @@ def test_who_submits_to_a_controller_that_leads_nothing_is_warned(
 
 def test_without_a_repository_nothing_is_taken() -> None:
     around: Any = Surroundings()
-    intake = change_intake.ChangeIntake(None, around, around, around, around, waiting=around)
+    intake = change_intake.ChangeIntake(
+        None, around, around, around, around, waiting=around, ephemeral=around
+    )
     with pytest.raises(errors.Failure) as failed:
         intake.require_repository()
     assert failed.value.status == 501
+
+
+def test_who_submits_a_name_of_a_job_that_is_not_in_git_is_told_that_it_waits() -> None:
+    around = Surroundings()
+    results = around.push("release", "alive", "new")  # they are pushed alike
+    judged = asyncio.run(around.intake().judged(results, "submit"))
+    assert [one.warnings for one in judged.items] == [[ephemeral_intake.WAITS], []]

@@ -1,0 +1,158 @@
+"""The runs without a file in git, as they are noted there for a store that is lost or restored.
+
+The loop tells what a cycle changed of them; the thread that follows the repository writes the note.
+What began within the last seconds before a store is lost may be missing from it.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from reconciler.changes import ephemeral_notes
+from reconciler.core import observed_state
+from reconciler.desired.git import git_commands, source
+from reconciler.model import desired
+from reconciler.model.state import adoption_state, outcome, records
+
+log = logging.getLogger("muster.controller")
+
+#: Tells somebody of a durable outcome, with the state before it and the desired state.
+_Tell = Callable[[outcome.Outcome, observed_state.ObservedState, desired.Desired], None]
+
+#: How long a change waits for others, and how long after a failure it is tried again.
+WRITE_AFTER_S, AGAIN_S = 1.0, 30.0
+#: The most runs that have ended which the note lists; the newest stay.
+ENDED_MAX = 200
+#: The most bytes of all documents in the note; runs beyond it are listed without theirs.
+DOCUMENTS_BYTES_MAX = 4 * 2**20
+
+
+def run_of(record: records.JobRecord) -> adoption_state.EphemeralRun:
+    """Return what the note says of a run."""
+    spec = record.spec
+    return adoption_state.EphemeralRun(
+        *(spec.name, spec.key, spec.owner, spec.queue, record.submitted_at),
+        state=record.state.value if record.finished else "",
+        ended_at=record.ended_at,
+        job=None if record.finished else spec,
+    )
+
+
+class EphemeralRuns:
+    """The runs of one cluster, and the note about them. For two threads.
+
+    Args:
+        repository: that holds the note.
+        keys: of the cluster; the first proves what is written.
+        wake: called when there is something to write.
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        repository: source.GitSource,
+        keys: Sequence[bytes],
+        wake: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._repository = repository
+        self._keys = tuple(keys)
+        self._lock = threading.Lock()
+        self._runs: dict[str, adoption_state.EphemeralRun] = {}
+        self._is_seeded = False
+        self.wake = wake
+        self._clock = clock
+        self._due_at: float | None = None
+
+    def first(self, tell: _Tell) -> _Tell:
+        """Return a function that notes an outcome, and then tells others of it."""
+
+        def noted(
+            result: outcome.Outcome, before: observed_state.ObservedState, wanted: desired.Desired
+        ) -> None:
+            self.note(result, before.jobs)
+            tell(result, before, wanted)
+
+        return noted
+
+    def note(self, result: outcome.Outcome, before: Mapping[str, records.JobRecord]) -> None:
+        """Note what a durable cycle has begun and ended. Called by the loop; returns at once.
+
+        ``before`` are the jobs before it. The first time all of them are noted: a controller may
+        have been killed before it noted what the store has.
+        """
+        is_new = False
+        with self._lock:
+            if not self._is_seeded:
+                self._is_seeded = True
+                known = {name: run_of(one) for name, one in before.items() if one.ephemeral}
+                self._runs |= known
+                is_new = bool(known)
+            for record in result.jobs:
+                earlier = self._runs.get(record.name)
+                if not record.ephemeral:
+                    # git describes it now, or another job of its name
+                    is_new |= self._runs.pop(record.name, None) is not None
+                    continue
+                after = run_of(record)
+                self._runs[record.name] = after
+                is_new |= earlier is None or (earlier.key, earlier.state) != (
+                    after.key,
+                    after.state,
+                )
+            if is_new and self._due_at is None:
+                self._due_at = self._clock() + WRITE_AFTER_S
+        if is_new:
+            self.wake()
+
+    def wait_s(self, most_s: float) -> float:
+        """Return in how many seconds the note is to be written, ``most_s`` at the most."""
+        due_at = self._due_at
+        return most_s if due_at is None else min(most_s, max(0.0, due_at - self._clock()))
+
+    def write_if_due(self) -> None:
+        """Write the note if a change has waited for long enough."""
+        if self._due_at is not None and self._clock() >= self._due_at:
+            self.write()
+
+    def write(self) -> None:
+        """Write the note if there is something new; what fails is tried again later."""
+        with self._lock:
+            if self._due_at is None:
+                return
+            runs, self._due_at = self._listed(), None
+        try:
+            ephemeral_notes.write(self._repository, ephemeral_notes.pack(runs, self._keys[0]))
+        except (git_commands.GitError, OSError) as error:
+            log.warning("git does not know which jobs without a file ran: %s", error)
+            with self._lock:
+                self._due_at = self._clock() + AGAIN_S
+
+    def read(self) -> tuple[adoption_state.EphemeralRun, ...]:
+        """Return the runs that the note has. Those that are new here stay in it.
+
+        Raises:
+            GitError, OSError: it can't be read.
+        """
+        found = ephemeral_notes.read(self._repository, self._keys)
+        with self._lock:
+            for one in found:
+                if one.state or one.job is not None:
+                    self._runs.setdefault(one.name, one)
+        return found
+
+    def _listed(self) -> list[adoption_state.EphemeralRun]:
+        """Return what the note lists, oldest first, and forget ended runs beyond the limit."""
+        ended = [one for one in self._runs.values() if one.state]
+        ended.sort(key=lambda one: one.ended_at or 0.0)
+        for one in ended[: max(0, len(ended) - ENDED_MAX)]:
+            del self._runs[one.name]
+        listed, size = [], 0
+        for one in sorted(self._runs.values(), key=lambda one: (one.submitted_at, one.name)):
+            size += len(msgspec.json.encode(one))
+            too_large = size > DOCUMENTS_BYTES_MAX
+            listed.append(msgspec.structs.replace(one, job=None) if too_large else one)
+        return listed
