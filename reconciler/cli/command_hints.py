@@ -82,10 +82,9 @@ OTHER_WORDS: dict[str, str] = {
     "restart": "muster rerun JOB",
     "cordon": "muster drain NODE --reason WHY",
     "uncordon": "muster undrain NODE",
-    "notebook": "muster submit --name lab -- jupyter lab --no-browser --port 8888, then "
-    "muster forward lab 8888",
-    "jupyter": "muster submit --name lab -- jupyter lab --no-browser --port 8888, then "
-    "muster forward lab 8888",
+    "jupyter": "muster notebook",
+    "jupyterlab": "muster notebook",
+    "lab": "muster notebook",
     "config": "muster schema cluster (settings are YAML in git), muster doctor",
     "update": "edit the YAML file and commit it; for a job, muster submit FILE.yaml commits it",
     "ui": "muster top, or Grafana for dashboards",

@@ -31,6 +31,7 @@ COMMANDS = {
     "interactive.exec_command": ("exec",),
     "interactive.forward_command": ("forward",),
     "interactive.copy_command": ("cp",),
+    "notebook.notebook_command": ("notebook",),
     "jobs.attach": ("attach",),
     "jobs.jobs_command": ("jobs",),
     "jobs.show": ("job",),
@@ -60,7 +61,7 @@ COMMANDS = {
 #: Sections of `muster --help`, each with its commands in the order of help.
 SECTIONS = {
     "Run": ("submit", "run", "wait", "logs", "cancel", "hold", "release", "rerun"),
-    "Interact": ("exec", "attach", "forward", "cp"),
+    "Interact": ("notebook", "exec", "attach", "forward", "cp"),
     "Inspect": (
         *("status", "jobs", "job", "explain", "nodes", "node", "queues", "quotas"),
         *("drift", "events", "notify", "top", "plot", "report", "accounting", "schema"),

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from reconciler.cli.jobs import run
+from reconciler.cli.jobs import followed_job
 from reconciler.model.values import times
 from tests.integration import beds
 
@@ -306,7 +306,7 @@ def test_a_second_ctrl_c_leaves_at_once(bed: beds.Bed) -> None:
         # before that a second one would leave the job as it is, which is said
         bed.until(lambda: bed.job("stubborn")["attempts"][0]["state"] == "Stopping", 120)
         # one that follows at once is taken for the same
-        bed.until(lambda: time.monotonic() - sent > 2 * run.ONCE_S, 120)
+        bed.until(lambda: time.monotonic() - sent > 2 * followed_job.ONCE_S, 120)
         running.send_signal(signal.SIGINT)
         running.communicate(timeout=120)
     assert running.returncode == 130

@@ -73,6 +73,7 @@ CALLS = {
     "plot": [["plot", "runs"], ["plot", "runs", "--metric", f"x{EVIL}"]],
     "exec": [["exec", f"x{EVIL}", "--", "true"], ["exec", "runs", "-t", f"x{EVIL}", "--", "true"]],
     "attach": [["attach", f"x{EVIL}"]],
+    "notebook": [["notebook", f"x{EVIL}"], ["notebook", "runs", "--port", f"x{EVIL}"]],
     "forward": [["forward", "runs", f"x{EVIL}"]],
     "cp": [["cp", f"x{EVIL}:a", "b"], ["cp", f"no/{EVIL}", f"x{EVIL}"]],
     "wait": [["wait", "runs"], ["wait", f"x{EVIL}"]],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import os
 import signal
 import ssl
@@ -44,7 +45,6 @@ def run(
     api: api_client.ApiClient,
     endpoint: endpoints.Endpoint,
     wanted: WantedForward,
-    begun: Callable[[str], None] = terminal.note,
 ) -> int:
     """Serve connections until a signal comes. Return the exit code.
 
@@ -52,19 +52,28 @@ def run(
         api: of the controller.
         endpoint: where the controller is.
         wanted: what is reached where.
-        begun: called once with where this listens.
     """
     forward = PortForward(api, endpoint, wanted)
+
+    def tell(where: str) -> None:
+        terminal.note(f"{where} reaches port {wanted.port} of {wanted.place.job}; Ctrl-C ends this")
+
     try:
-        return asyncio.run(forward.serve(begun))
+        asyncio.run(forward.serve(tell))
     except OSError as error:
-        where = wanted.socket or f"{wanted.address}:{wanted.local_port}"
         hint = ""
         if error.errno == errno.EADDRINUSE and wanted.socket is None:
             other = f"1{wanted.port:04d}"[-5:]
             hint = f". To fix: another port here, such as muster forward JOB {other}:{wanted.port}"
-        terminal.note(f"muster: can't listen on {where}: {os.strerror(error.errno or 0)}{hint}")
+        where = str(wanted.socket or f"{wanted.address}:{wanted.local_port}")
+        terminal.note(f"muster: {why_deaf(where, error)}{hint}")
         return FAILED
+    return 0
+
+
+def why_deaf(where: str, error: OSError) -> str:
+    """Return a sentence about a place at which this command can't listen."""
+    return f"can't listen on {where}: {os.strerror(error.errno or 0)}"
 
 
 class PortForward:
@@ -80,10 +89,24 @@ class PortForward:
         self._open = 0
         self._told = ""
 
-    async def serve(self, begun: Callable[[str], None]) -> int:
-        """Serve until SIGINT, SIGTERM or SIGHUP."""
+    async def serve(self, begun: Callable[[str], None], over: asyncio.Event | None = None) -> int:
+        """Serve until SIGINT, SIGTERM or SIGHUP, or until it is over. Return the signal, or 0.
+
+        Args:
+            begun: called once with where this listens.
+            over: set by somebody else when it is over.
+
+        Raises:
+            OSError: it can't listen there.
+        """
         self._context = session_connection.context_of(self._endpoint)
-        over = asyncio.Event()
+        over = over or asyncio.Event()
+        came: list[int] = []
+
+        def leave(number: int) -> None:
+            came.append(number)
+            over.set()
+
         wanted = self._wanted
         limit = session_messages.PIECE_BYTES
         if wanted.socket is not None:
@@ -100,15 +123,15 @@ class PortForward:
             where = f"{wanted.address}:{server.sockets[0].getsockname()[1]}"
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         try:
-            with local_terminal.heard(dict.fromkeys(numbers, over.set)):
-                begun(f"{where} reaches port {wanted.port} of {wanted.place.job}; Ctrl-C ends this")
+            with local_terminal.heard({one: functools.partial(leave, one) for one in numbers}):
+                begun(where)
                 await over.wait()
         finally:
             server.close()
             if wanted.socket is not None:
                 with contextlib.suppress(OSError):
                     wanted.socket.unlink()
-        return 0
+        return came[0] if came else 0
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Join one connection with the task's."""

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import enum
 import os
 import secrets
-import signal
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import context, interrupts, lazy_import, retries, terminal
+from reconciler.cli import context, lazy_import, retries, terminal
 from reconciler.cli.changes import (
     job_fields,
     submit,
@@ -24,28 +17,15 @@ from reconciler.cli.changes import (
     submit_options,
     submit_surroundings,
 )
-from reconciler.cli.jobs import run_output, run_status, run_terminal, wait
+from reconciler.cli.jobs import followed_job, run_output, run_status, run_terminal, wait
 
 if TYPE_CHECKING:
-    from reconciler.operations.changes import (
-        change_requests,
-        job_document,
-        local_changes,
-        submit_folder,
-        targets,
-    )
-    from reconciler.operations.client import api_client
+    from reconciler.operations.changes import job_document, submit_folder
+    from reconciler.operations.client import api_client, endpoints
 else:
     job_document = lazy_import.module("reconciler.operations.changes.job_document")
     submit_folder = lazy_import.module("reconciler.operations.changes.submit_folder")
-    local_changes = lazy_import.module("reconciler.operations.changes.local_changes")
-    api_client = lazy_import.module("reconciler.operations.client.api_client")
-    change_requests = lazy_import.module("reconciler.operations.changes.change_requests")
 
-#: Within this time the same signal twice is one request.
-ONCE_S = 0.2
-#: How long a cancelled job may take to end before this command exits.
-END_S_MAX = 120.0
 #: How many different messages of attempts are shown at the end.
 NOTES_MAX = 3
 #: States of a job without running tasks.
@@ -153,302 +133,18 @@ def run(
     packed = submit_code.GivenCode(code, run_status.MUSTER_FAILED)
     options = submit_surroundings.with_place(packed.added_to(options), mark=True)
     packed.send(server, token_file, context.identity(clone))
+
+    def follow(
+        patient: retries.Patient, api: api_client.ApiClient, where: endpoints.Endpoint
+    ) -> int:
+        ended = run_terminal.attend(patient, api, where, options.name, command) if pty else None
+        return attend(patient, options.name) if ended is None else ended
+
     place, ephemeral = (server, token_file), submit_options.ephemeral(clone, commit=commit)
-    status = _carry_through(options, clone, place, command if pty else (), ephemeral)
+    status = followed_job.carry_through(options, clone, place, follow, ephemeral=ephemeral)
     if name is None and status != run_status.MUSTER_FAILED:  # else it may run on, or be repeated
         submit_folder.forget(options.submitted)
     raise typer.Exit(status)
-
-
-def _carry_through(
-    options: job_document.JobOptions,
-    clone: Path | None,
-    place: tuple[str | None, str | None],
-    with_terminal: Sequence[str],
-    ephemeral: submit_options.Ephemeral = "no",
-) -> int:
-    """Submit, wait and show, or run a command ``with_terminal``. Return the exit code."""
-    leaving = _Leaving(lambda reason: _cancel(options.name, to, reason))
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, leaving.asked)
-    if interrupts.came():  # and code swallowed the exception: there is no job yet
-        return interrupts.STATUS
-    try:
-        with leaving.quietly():
-            to = _find_target(clone, ephemeral, *place)
-        leaving.about_to_submit()
-        _submit(options, to, leaving, place)
-        with submit_options.report_unread_input(), context.controller(*place) as api:
-            patient = retries.Patient(api, answered=True)
-            code = None
-            if with_terminal:
-                endpoint = context.endpoint(*place)
-                code = run_terminal.attend(patient, api, endpoint, options.name, with_terminal)
-            return leaving.status(attend(patient, options.name) if code is None else code)
-    except _Interrupted:  # first: the others' modules may be half loaded
-        return leaving.at_once(options.name)
-    except change_requests.ChangeError as error:
-        return leaving.without_a_job(options.name, error)
-    except wait.VanishedError as refusal:
-        terminal.note(str(refusal))
-        return leaving.status(run_status.MUSTER_FAILED)
-    except wait.NotAppliedError:
-        rest = f"muster wait {options.name}, or muster cancel {options.name}"
-        terminal.note(f"{options.name} starts once the commit is applied: {rest}")
-        return run_status.MUSTER_FAILED
-    except wait.ImpossibleError as impossible:
-        terminal.note(f"{options.name} can't start: {impossible}")
-        return leaving.give_up(options.name, "it could never start", run_status.MUSTER_FAILED)
-    except BrokenPipeError:  # a local command would be ended as well
-        terminal.drop_stdout()
-        terminal.note("nobody reads the output any more")
-        return leaving.give_up(options.name, "nobody read its output", 128 + signal.SIGPIPE)
-    except OSError as error:
-        if not terminal.is_unwritable(error):
-            raise
-        terminal.drop_stdout()
-        problem = f"the output can't be written here: {error.strerror}"
-        terminal.note(f"muster: {problem}; {wait.continues_text([options.name])}")
-        return run_status.MUSTER_FAILED
-    except retries.GoneError as error:
-        terminal.note(f"muster: {error}; {wait.continues_text([options.name])}")
-        return run_status.MUSTER_FAILED
-    except typer.Exit:
-        if leaving.asks_nobody:
-            return run_status.MUSTER_FAILED
-        terminal.note(f"{options.name} may still run: muster job {options.name}")
-        return run_status.MUSTER_FAILED
-
-
-def _find_target(
-    clone: Path | None,
-    ephemeral: submit_options.Ephemeral,
-    server: str | None,
-    token_file: str | None,
-) -> targets.ChangeTarget:
-    """Return where the job is submitted. Exit if nobody could be asked about it later.
-
-    Raises:
-        ChangeError: there is no such place.
-    """
-    target = local_changes.find_target(
-        clone=clone, server=server, token_file=token_file, here=Path.cwd(), ephemeral=ephemeral
-    )
-    context.endpoint(server, token_file)
-    if target.clone is not None and target.standing is None:
-        with context.controller(server, token_file) as api:
-            api.get("/v1/sync")  # exits before a commit that nobody would follow
-    return target
-
-
-def _submit(
-    options: job_document.JobOptions,
-    to: targets.ChangeTarget,
-    leaving: _Leaving,
-    place: tuple[str | None, str | None],
-) -> None:
-    """Submit the job, or attach to the same one if it runs already, and print which.
-
-    Raises:
-        ChangeError: it was not submitted.
-        _Interrupted: it existed before, and a signal came.
-    """
-    owner = context.identity(None if to.clone is None else to.clone.root)
-    request = change_requests.Submit(job_document.job_text(options), owner)
-    results = local_changes.carry_out([request], to)
-    is_mine = not any(map(change_requests.is_there, results))
-    made = next(
-        (f" ({submit.submitted_as(one, to)})" for one in results if one.commit or one.ephemeral), ""
-    )
-    terminal.note(
-        f"submitted {options.name}{made}" if is_mine else _found_there(options.name, *place)
-    )
-    for but in (one.but for one in results if one.but):
-        terminal.note(f"but {but}")
-    leaving.submitted(is_mine=is_mine)
-    for warning in (warning for result in results for warning in result.warnings):
-        terminal.note(f"warning: {warning}")
-    submit.report_withheld(results)
-
-
-def _found_there(name: str, server: str | None, token_file: str | None) -> str:
-    """Return the message about a job that existed before and is followed now.
-
-    Raises:
-        ChangeError: the job has ended, so there is nothing to follow.
-    """
-    with context.controller(server, token_file) as api:
-        try:
-            state = str(api.get(f"/v1/jobs/{name}")["job"]["state"])
-        except api_client.ApiError as error:
-            if error.status != 404:  # 404: in git, but not read by the controller yet
-                raise
-            state = ""
-    if state in wait.FINISHED:
-        raise change_requests.ChangeError(
-            f"job {name} already exists and its run has ended ({state}); nothing was submitted. "
-            "To fix: use another --name, or run it again: "
-            f"muster rerun {name} && muster wait {name}"
-        )
-    return f"job {name} already exists; showing its output"
-
-
-class _Interrupted(KeyboardInterrupt):
-    """Error: this process is to end now."""
-
-
-class _Stage(enum.Enum):
-    """Progress of the command: before, during or after submission."""
-
-    BEFORE = enum.auto()
-    SUBMITTING = enum.auto()
-    SUBMITTED = enum.auto()
-    ATTACHED = enum.auto()  # to a job that existed before: this command never cancels it
-
-
-class _Leaving:
-    """Handler of signals: the first cancels the job and waits for its end, the next exits.
-
-    Args:
-        cancel: cancels the job with a reason and returns True if that succeeded. It runs beside the
-            thread that shows the output.
-    """
-
-    def __init__(self, cancel: Callable[[str], bool]) -> None:
-        self._cancel = cancel
-        self._stage = _Stage.BEFORE
-        self._signal = 0
-        self._asked_at = 0.0
-        self._is_over = False
-        self._failed = False
-        self._cancelled = threading.Event()
-
-    @property
-    def is_before(self) -> bool:
-        """True if a signal came before there could be a job."""
-        return bool(self._signal) and self._stage is _Stage.BEFORE
-
-    @property
-    def asks_nobody(self) -> bool:
-        """True if there can be no job yet."""
-        return self._stage is _Stage.BEFORE
-
-    @contextlib.contextmanager
-    def quietly(self) -> Iterator[None]:
-        """Replace errors that a signal caused. Ctrl-C ends git too, and leaves lazy modules half
-        loaded.
-
-        Raises:
-            _Interrupted: instead of an error after a signal.
-        """
-        try:
-            yield
-        except Exception:
-            if self.is_before:
-                raise _Interrupted from None
-            raise
-
-    def about_to_submit(self) -> None:
-        """Record that there may be a job from here on.
-
-        Raises:
-            _Interrupted: a signal came before, so that no job is needed.
-        """
-        if self._signal:
-            raise _Interrupted
-        self._stage = _Stage.SUBMITTING
-
-    def submitted(self, *, is_mine: bool = True) -> None:
-        """Record that there is a job to cancel, unless it existed before.
-
-        Raises:
-            _Interrupted: it existed before, and a signal came.
-        """
-        self._stage = _Stage.SUBMITTED if is_mine else _Stage.ATTACHED
-        if self._signal:
-            if not is_mine:
-                raise _Interrupted
-            self._begin()
-
-    def asked(self, number: int, _frame: FrameType | None) -> None:
-        """Handle a signal."""
-        now = time.monotonic()
-        if self._is_over:
-            raise _Interrupted
-        if self._signal:
-            # timeout(1) signals a process and its group, so that one request arrives twice
-            if number == self._signal and now - self._asked_at < ONCE_S:
-                return
-            raise _Interrupted
-        self._signal, self._asked_at = number, now
-        if self._stage is _Stage.ATTACHED:
-            raise _Interrupted
-        if self._stage is _Stage.SUBMITTED:
-            self._begin()
-
-    def status(self, code: int) -> int:
-        """Return the exit code: the job's, unless the job was cancelled by a signal."""
-        if not self._signal:
-            return code
-        self._cancelled.wait(END_S_MAX)
-        return run_status.MUSTER_FAILED if self._failed else 128 + self._signal
-
-    def without_a_job(self, name: str, error: change_requests.ChangeError) -> int:
-        """Return the exit code after a submission that failed or seems to have failed.
-
-        Raises:
-            Exit: the submission failed, and no signal came.
-        """
-        if not self._signal:
-            problems = tuple(map(submit_options.name_option, error.problems))
-            terminal.fail(str(error), run_status.MUSTER_FAILED, problems)
-        if not self.is_before:  # the signal ended git too, and a push may have succeeded
-            terminal.note(f"muster: {error}")
-        return self.at_once(name)
-
-    def at_once(self, name: str) -> int:
-        """Return the exit code if nobody waits for the end of the job."""
-        if self._stage is _Stage.BEFORE:
-            return 128 + self._signal
-        if self._stage is _Stage.ATTACHED:
-            terminal.note(f"{wait.continues_text([name])}; it existed before this command")
-            return 128 + self._signal
-        if not self._cancelled.is_set():
-            terminal.note(f"{name} may still run: muster cancel {name}")
-        elif not self._failed:
-            terminal.note(f"{name} is cancelled and has not ended yet")
-        return run_status.MUSTER_FAILED if self._failed else 128 + self._signal
-
-    def give_up(self, name: str, reason: str, code: int) -> int:
-        """Cancel the job if this command submitted it. Return the exit code."""
-        if self._stage is _Stage.ATTACHED:
-            terminal.note(f"{wait.continues_text([name])}; it existed before this command")
-            return code
-        return code if self._cancel(reason) else run_status.MUSTER_FAILED
-
-    def _begin(self) -> None:
-        threading.Thread(target=self._carry_out, daemon=True).start()
-
-    def _carry_out(self) -> None:
-        self._failed = not self._cancel("interrupted")
-        self._cancelled.set()
-        if not self._failed:
-            time.sleep(END_S_MAX)  # if the job ends earlier, this process exits
-        self._is_over = True
-        main = threading.main_thread().ident
-        if main is not None:
-            signal.pthread_kill(main, signal.SIGINT)
-
-
-def _cancel(name: str, to: targets.ChangeTarget, reason: str) -> bool:
-    """Cancel a job that nobody waits for any more. Return True if that succeeded."""
-    terminal.note(f"cancelling {name}")
-    try:
-        local_changes.carry_out([change_requests.Act("cancel", name, reason)], to)
-    except change_requests.ChangeError as error:
-        terminal.note(f"{name} could not be cancelled and may run on: {error}")
-        return False
-    return True
 
 
 def attend(api: retries.Patient, name: str) -> int:

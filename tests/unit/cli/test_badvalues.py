@@ -155,6 +155,7 @@ NAMED = {
     **{command: [] for command in ("hold", "release", "rerun", "cancel", "adopt", "undrain")},
     **{command: [] for command in ("wait", "suspend", "resume", "overrides clear drain")},
     "attach": [],
+    "notebook": [],
     "exec": COMMAND,
     "forward": ["80"],
     "drain": ["--reason", "because"],
@@ -162,6 +163,7 @@ NAMED = {
     **{command: [] for command in ("drift --node", "drift --pool")},
     **{f"submit {name}": COMMAND for name in ("--name", "--queue")},
     **{f"run {name}": COMMAND for name in ("--name", "--queue")},
+    **{f"notebook {name}": [] for name in ("--name", "--queue")},
 }
 
 

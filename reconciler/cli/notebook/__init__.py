@@ -1,0 +1,1 @@
+"""The command `muster notebook`: Jupyter in a job, composed of a submission, a wait and a forward."""
