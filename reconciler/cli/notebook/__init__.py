@@ -1,1 +1,1 @@
-"""The command `muster notebook`: Jupyter in a job, composed of a submission, a wait and a forward."""
+"""The command `muster notebook`: a job that runs Jupyter, a wait and a forward, in one."""
