@@ -66,6 +66,12 @@ def process_facts(pid: int) -> Facts | None:
     return int(fields[1]), int(fields[3]), int(fields[19])
 
 
+def session_of(pid: int) -> int:
+    """Return the session of a process; 0 if it is gone or a zombie."""
+    facts = process_facts(pid)
+    return 0 if facts is None else facts[1]
+
+
 def processes() -> dict[int, Facts]:
     """Return the facts of every live process, by pid."""
     found = {}

@@ -24,6 +24,19 @@ class CleanupCommand(TypedDict):
     user: Credentials | None
 
 
+class EnterCommand(TypedDict):
+    """Command lines that run another command in the container of a task.
+
+    Attributes:
+        pipes: what comes before the command. terminal: the same if it gets a terminal.
+        env: of the runtime itself.
+    """
+
+    pipes: list[str]
+    terminal: list[str]
+    env: dict[str, str]
+
+
 class TaskProgram(TypedDict):
     """The program of a task, with its surroundings.
 
@@ -31,6 +44,8 @@ class TaskProgram(TypedDict):
         files: text by name, written below the attempt's folder.
         limits: as of ``task_limits.limits_of``. private: as of ``task_limits.view_of``.
         privileges: ``restricted`` to take from the task what no job needs.
+        contained: True if it is a container.
+        enter: how commands join that; None: they can't.
     """
 
     argv: list[str]
@@ -41,6 +56,8 @@ class TaskProgram(TypedDict):
     private: NotRequired[dict[str, Any]]
     privileges: NotRequired[str]
     cleanup: NotRequired[CleanupCommand | None]
+    enter: NotRequired[EnterCommand | None]
+    contained: NotRequired[bool]
 
 
 class StartCommand(TaskProgram):

@@ -32,6 +32,8 @@ class StartOrder(NamedTuple):
         limits: as of ``task_limits.limits_of``.
         private: as of ``task_limits.view_of``; empty: no folders of its own.
         cleanup: command that removes the container, as it is recorded.
+        contained: True if it is a container.
+        enter: command lines that join it, as of ``commands.EnterCommand``; empty: none do.
         spare: folder in the trash that can be reused.
         start_s: how long the start may take; None: as usual.
         scratch_bytes: what the attempt's folders may take of the disk; 0: no limit.
@@ -55,6 +57,8 @@ class StartOrder(NamedTuple):
     limits: dict[str, Any] = _NOTHING
     private: dict[str, Any] = _NOTHING
     cleanup: dict[str, Any] = _NOTHING
+    contained: bool = False
+    enter: dict[str, Any] = _NOTHING
     spare: str | None = None
     start_s: float | None = None
     privileges: str = ""
@@ -194,6 +198,8 @@ def _start(name: str, raw: dict[str, Any]) -> StartOrder:
         limits=raw.get("limits") or {},
         private=raw.get("private") or {},
         cleanup=raw.get("cleanup") or {},
+        contained=bool(raw.get("contained")),
+        enter=raw.get("enter") or {},
         spare=raw.get("spare"),
         start_s=_number(raw.get("start_s")),
         privileges=_text(raw.get("privileges", "")),

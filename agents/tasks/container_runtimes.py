@@ -20,6 +20,8 @@ from reconciler.model.state.records import Gpu
 IMAGES_OWN = frozenset({"PATH", "HOME", "USER", "LOGNAME", "LANG"})
 #: Prefixes of variables for containers, of Apptainer and Singularity.
 PREFIXES = ("APPTAINERENV_", "SINGULARITYENV_")
+#: Variables of a command that joins a container: its session, and the kind of its terminal.
+SESSIONS = ("MUSTER_SESSION", "TERM")
 _SHM_BYTES = 2**30
 #: Podman's own limit, so it cannot give more.
 _NPROC_MAX = 32_768
@@ -93,6 +95,14 @@ class Runtime(Protocol):
     def environment(self, box: ContainerTask) -> dict[str, str]:
         """Return the environment of the runtime itself."""
 
+    def enter(self, name: str, *, terminal: bool) -> list[str] | None:
+        """Return the words before a command that joins a container; None if none can.
+
+        Args:
+            name: of the container.
+            terminal: True if the command gets one.
+        """
+
     def remove(self, name: str) -> list[str] | None:
         """Return the command that removes a container; None if nothing can be left of it."""
 
@@ -141,6 +151,12 @@ class Podman(msgspec.Struct, frozen=True):
         """Return the environment with a mark: this process is asked to end before it is killed."""
         return box.environment | {processes.RUNTIME: "1"}
 
+    def enter(self, name: str, *, terminal: bool) -> list[str] | None:
+        """See :class:`Runtime`."""
+        words = ["--tty", *(f"--env={one}" for one in SESSIONS)] if terminal else []
+        words = words or [f"--env={SESSIONS[0]}"]
+        return [*self.program, "exec", "--interactive", *words, "--", name]
+
     def remove(self, name: str) -> list[str] | None:
         """See :class:`Runtime`."""
         return [*self.program, "rm", "--force", "--ignore", "--time=0", "--", name]
@@ -183,6 +199,10 @@ class Apptainer(msgspec.Struct, frozen=True):
         prefix = PREFIXES[self.program[0].endswith("singularity")]
         told = box.told | ({"TMPDIR": box.short_temporary} if box.short_temporary else {})
         return box.environment | {f"{prefix}{k}": v for k, v in told.items()}
+
+    def enter(self, name: str, *, terminal: bool) -> list[str] | None:  # noqa: ARG002 - as above
+        """Return None: it joins instances alone, which a task is not."""
+        return None
 
     def remove(self, name: str) -> list[str] | None:  # noqa: ARG002 - it has no names
         """Return None: nothing can be left, because a container is only its processes."""

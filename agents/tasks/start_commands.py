@@ -15,7 +15,13 @@ from agents.gpus import mps
 from agents.isolation import task_limits, task_privileges
 from agents.job_commands import job_task
 from agents.state import ATTEMPT_PATTERN
-from agents.supervisor.commands import CleanupCommand, RefuseCommand, StartCommand, TaskProgram
+from agents.supervisor.commands import (
+    CleanupCommand,
+    EnterCommand,
+    RefuseCommand,
+    StartCommand,
+    TaskProgram,
+)
 from agents.tasks import container_runtimes, frameworks, images, task_environment
 from agents.tasks.node_context import NodeContext, UnstartableError
 from agents.tasks.task_users import TaskUser
@@ -296,6 +302,11 @@ def _container(
     cleanup: CleanupCommand | None = None
     if remove:
         cleanup = {"argv": remove, "env": dict(image.environment), "user": user.credentials}
+    pipes = image.runtime.enter(box.name, terminal=False)
+    terminal = image.runtime.enter(box.name, terminal=True)
+    enter: EnterCommand | None = None
+    if pipes and terminal:
+        enter = {"pipes": pipes, "terminal": terminal, "env": dict(image.environment)}
     return {
         "argv": image.runtime.run(box),
         "env": image.runtime.environment(box),
@@ -303,6 +314,8 @@ def _container(
         "cwd": f"{folder}/work",
         "limits": _limits(template, node, resources, denied),
         "cleanup": cleanup,
+        "contained": True,
+        "enter": enter,
     }
 
 

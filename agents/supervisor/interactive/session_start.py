@@ -10,7 +10,7 @@ import termios
 from typing import NamedTuple
 
 from agents.isolation import cgroups
-from agents.supervisor import spawn, task_isolation
+from agents.supervisor import orders, spawn, task_isolation
 from agents.supervisor.interactive import joined_task, session_orders
 
 #: Sooner than any task, which has 0, and later than nothing else.
@@ -49,16 +49,7 @@ def start(
         OSError: the kernel refuses something.
     """
     task = attempt.order
-    if task.cleanup:
-        raise RefusedError(
-            "this task is a container, which commands can't join yet. To fix: run the command as a "
-            "job of its own (muster run), or the task without a container"
-        )
-    command = task._replace(
-        argv=order.argv,
-        env={**task.env, **order.environment},
-        cwd=order.cwd or task.cwd,
-    )
+    command = _in_container(order, task) if task.contained or task.cleanup else _beside(order, task)
     namespaces = _namespaces(attempt.pid) if task.private else ()
     group = ""
     given: tuple[int, ...] = ()
@@ -85,6 +76,35 @@ def start(
         _close(given)
         _close(namespaces)
     return StartedSession(child, kept, group)
+
+
+def _beside(order: session_orders.ExecOrder, task: orders.StartOrder) -> orders.StartOrder:
+    """Return a command beside a task that is a process."""
+    return task._replace(
+        argv=order.argv,
+        env={**task.env, **order.environment},
+        cwd=order.cwd or task.cwd,
+    )
+
+
+def _in_container(order: session_orders.ExecOrder, task: orders.StartOrder) -> orders.StartOrder:
+    """Return the command of a container's runtime that runs another one in it.
+
+    The runtime gives it the container's namespaces, root, user and rights, and what the container
+    has as its environment and working directory.
+
+    Raises:
+        RefusedError: the runtime has no such command.
+    """
+    words = task.enter.get("pipes" if order.size is None else "terminal")
+    if not words:
+        raise RefusedError(
+            "commands can't join the container of this task: its runtime has none that does, or it "
+            "was started by an older agent. To fix: run the job by podman, or the command as a job "
+            "of its own (muster run)"
+        )
+    environment = {**task.enter["env"], **order.environment}
+    return task._replace(argv=(*words, *order.argv), env=environment)
 
 
 def _group(

@@ -18,7 +18,12 @@ from typing import Any
 from agents.host import processes
 from agents.isolation import cgroups
 from agents.supervisor import spawn, task_isolation
-from agents.supervisor.interactive import port_dialer, session_orders, session_start
+from agents.supervisor.interactive import (
+    marked_processes,
+    port_dialer,
+    session_orders,
+    session_start,
+)
 from agents.supervisor.supervisor_log import complain
 
 #: Sessions at a time, each with a connection.
@@ -35,6 +40,8 @@ class TaskSession:
     Attributes:
         name: of the session. attempt: id of the attempt that it is in.
         pid: of the command, or of the child that connects; 0: none.
+        marked: first process and control group of the task, if what the command starts is in other
+            groups than its own; None: it is not.
         kill_at: when all of it is killed, on the boot clock; None: not yet.
         group: folder of its control group; empty: none.
     """
@@ -44,6 +51,7 @@ class TaskSession:
         self.link: socket.socket | None = link
         self.name = self.attempt = self.group = ""
         self.pid = 0
+        self.marked: tuple[int, str] | None = None
         self.child: spawn.SpawnedChild | None = None
         self.handles: tuple[int, ...] = ()
         self.kill_at: float | None = None
@@ -90,13 +98,14 @@ class SessionTable:
         self._by_pid: dict[int, TaskSession] = {}
         #: Groups whose last processes have been killed and are going.
         self._left: set[str] = set()
+        self._marked = marked_processes.MarkedProcesses()
         self._listener: socket.socket | None = None
 
     def __contains__(self, handle: int) -> bool:
         return handle in self._by_handle or self._is_listener(handle)
 
     def __len__(self) -> int:
-        return len(self._by_handle) + len(self._by_pid)
+        return len(self._by_handle) + len(self._by_pid) + len(self._marked)
 
     def pids(self) -> set[int]:
         """Return the children that belong to sessions."""
@@ -173,6 +182,7 @@ class SessionTable:
             if is_over or attempt is None or attempt.exited:
                 session.kill_at = now + HANG_UP_S
                 self._kill(session)
+        self._marked.enforce(now)
         for group in list(self._left):
             if cgroups.remove(group):
                 self._left.remove(group)
@@ -182,6 +192,7 @@ class SessionTable:
     def moments(self) -> list[float]:
         """Return the moments at which something must be done, on the boot clock."""
         found = [one.kill_at for one in self._by_pid.values() if one.kill_at is not None]
+        found += self._marked.moments()
         return [*found, processes.boottime() + AGAIN_S] if self._left else found
 
     def end_all(self) -> None:
@@ -196,7 +207,7 @@ class SessionTable:
             order = session_orders.decode(line)
             if isinstance(order, session_orders.SignalOrder):
                 if session.pid and not session.dials and order.number in signal.valid_signals():
-                    processes.kill_group(session.pid, order.number)
+                    self._signal(session, order.number)
             elif session.name:
                 self._refuse(session, "a connection makes one request")
             else:
@@ -223,11 +234,26 @@ class SessionTable:
             return
         started = session_start.start(order, attempt, self._isolation)
         session.child, session.handles, session.group = started
+        if attempt.order.contained and not _holds(started.group, attempt):
+            group = self._isolation.groups.get(session.attempt)
+            folder = "" if group is None else group.folders[self._isolation.tree.tracks]
+            session.marked = attempt.pid, folder
         session.pid = started.child.pid
         session.kill_at = processes.boottime() + START_S
         self._by_pid[session.pid] = session
         self._by_handle[started.child.said] = session
         self._poller.register(started.child.said, select.EPOLLIN)
+
+    def _signal(self, session: TaskSession, number: int) -> None:
+        """Signal a command. Its runtime, if it has one, would end without it."""
+        found: set[int] = set()
+        if session.marked is not None:
+            found = marked_processes.marked(session.name, *session.marked)
+            found = {pid for pid in found if processes.session_of(pid) != session.pid}
+        for pid in found:
+            processes.kill(pid, number)
+        if not found:
+            processes.kill_group(session.pid, number)
 
     def _hear(self, session: TaskSession) -> None:
         """Handle the report of a command that starts."""
@@ -274,10 +300,11 @@ class SessionTable:
         """End a session whose connection has closed: it hangs up, and is killed soon."""
         self._close(session)
         if session.pid and not session.dials:
-            processes.kill_group(session.pid, signal.SIGHUP)
+            self._signal(session, signal.SIGHUP)
             session.kill_at = processes.boottime() + HANG_UP_S
 
     def _kill(self, session: TaskSession) -> None:
+        self._end_marked(session)
         if session.group:
             cgroups.kill(session.group, self._isolation.tree.kills_by)
         processes.kill_group(session.pid, signal.SIGKILL)
@@ -285,10 +312,17 @@ class SessionTable:
 
     def _end_group(self, session: TaskSession) -> None:
         """End what a command has left behind."""
+        self._end_marked(session)
         if session.group and not cgroups.remove(session.group):
             cgroups.kill(session.group, self._isolation.tree.kills_by)
             self._left.add(session.group)
         session.group = ""
+
+    def _end_marked(self, session: TaskSession) -> None:
+        """Kill what a command's runtime has put elsewhere: after a moment, if it was hung up."""
+        if session.marked is not None:
+            at = processes.boottime() + (HANG_UP_S if session.link is None else 0.0)
+            self._marked.end(session.name, *session.marked, at)
 
     def _close(self, session: TaskSession) -> None:
         """Close the connection of a session."""
@@ -299,6 +333,12 @@ class SessionTable:
                 self._poller.unregister(handle)
             session.link.close()
             session.link = None
+
+
+def _holds(group: str, attempt: spawn.Attempt) -> bool:
+    """Return True if a group holds all that a command starts by the runtime of a container."""
+    user = attempt.order.user
+    return bool(group) and (os.geteuid() if user is None else user.uid) != 0
 
 
 def _answer(session: TaskSession, port: int, attempt: spawn.Attempt, group: str) -> None:

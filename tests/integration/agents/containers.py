@@ -11,7 +11,10 @@ import tempfile
 from pathlib import Path
 
 IMAGE = "localhost/muster-test"
-APPLETS = ["sh", "cat", "dd", "echo", "env", "ls", "setsid", "sleep", "tail", "touch", "true"]
+APPLETS = [
+    *("sh", "cat", "dd", "dirname", "echo", "env", "ls", "mktemp", "mv", "rm", "setsid", "sleep"),
+    *("tail", "tar", "touch", "true"),
+]
 PROGRAMS = ("podman", "runc", "busybox")
 #: One that takes longer hangs; which one it was, the exception tells.
 TIMEOUT_S = 120.0

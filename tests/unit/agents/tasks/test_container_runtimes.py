@@ -50,6 +50,19 @@ def test_podman() -> None:
     assert container_runtimes.Podman().environment(BOX)["TOKEN"] == "hidden"
 
 
+def test_commands_join_a_container_of_podman() -> None:
+    podman = container_runtimes.Podman(("podman", "--runtime", "runc"))
+    assert podman.enter("box", terminal=False) == [
+        *("podman", "--runtime", "runc", "exec", "--interactive", "--env=MUSTER_SESSION"),
+        *("--", "box"),
+    ]
+    assert podman.enter("box", terminal=True) == [
+        *("podman", "--runtime", "runc", "exec", "--interactive", "--tty"),
+        *("--env=MUSTER_SESSION", "--env=TERM", "--", "box"),
+    ]
+    assert container_runtimes.Apptainer().enter("box", terminal=True) is None
+
+
 def test_podman_without_root() -> None:
     made = container_runtimes.Podman().run(msgspec.structs.replace(BOX, as_root=False, gpus=()))
     assert "--cgroups=disabled" in made
