@@ -64,6 +64,25 @@ def run(
     Raises:
         ApiError: the controller refused.
     """
+    try:
+        return attend(api, endpoint, command, streams)
+    except session_connection.StartRefusal as refusal:
+        terminal.note(f"muster: {refusal}")
+        return refusal.status
+
+
+def attend(
+    api: api_client.ApiClient,
+    endpoint: endpoints.Endpoint,
+    command: RemoteCommand,
+    streams: CommandStreams = HERE,
+) -> int:
+    """Run a command as :func:`run` does.
+
+    Raises:
+        ApiError: the controller refused.
+        StartRefusal: it was not started.
+    """
     what: dict[str, Any] = {"kind": command.kind, "argv": list(command.argv)}
     if command.has_terminal:
         rows, columns = local_terminal.size()
@@ -72,9 +91,6 @@ def run(
     granted = session_connection.ticket(api, command.place, **what)
     try:
         return asyncio.run(_attend(endpoint, granted, command, streams))
-    except session_connection.StartRefusal as refusal:
-        terminal.note(f"muster: {refusal}")
-        return refusal.status
     except session_connection.SessionLostError as error:
         terminal.note(f"muster: {error}")
         return LOST

@@ -93,8 +93,8 @@ def attend(
     argv = ("sh", "-c", _SESSION, "muster-terminal", *command)
     wanted = remote_command.RemoteCommand(place, argv, has_terminal=True)
     try:
-        code = remote_command.run(plain, endpoint, wanted)
-    except api_client.ApiError as error:
+        code = remote_command.attend(plain, endpoint, wanted)
+    except (api_client.ApiError, session_connection.StartRefusal) as error:
         raise wait.ImpossibleError(str(error)) from None
     if code == remote_command.LOST:
         return code

@@ -100,7 +100,9 @@ class NotebookVisit:
         look = remote_command.RemoteCommand(self._place, notebook_server.LOOK)
         streams = remote_command.CommandStreams(_nothing, keep)
         try:
-            code = remote_command.run(self._api, self._endpoint, look, streams)
+            code = remote_command.attend(self._api, self._endpoint, look, streams)
+        except session_connection.StartRefusal as refusal:
+            raise wait.ImpossibleError(str(refusal)) from None
         except api_client.ApiError as error:
             if error.status != 409:  # it does not run any more
                 raise wait.ImpossibleError(str(error)) from None

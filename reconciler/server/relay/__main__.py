@@ -10,7 +10,7 @@ import sys
 
 from reconciler import log_format
 from reconciler.model.values import addresses, log_lines
-from reconciler.server.process import parent_death, server_certificate
+from reconciler.server.process import connection_limits, parent_death, server_certificate
 from reconciler.server.relay import relay_messages, relay_service
 
 _LOG = logging.getLogger("muster.relay")
@@ -39,6 +39,7 @@ def main(arguments: list[str]) -> int:
     log_format.configure(options.log_format, options.log_level, "relay")
     # every refused connection and every end would be a line
     logging.getLogger("websockets").setLevel(logging.CRITICAL)
+    connection_limits.by_files()  # each connection is an open file
     certificate = None
     try:
         if options.tls_cert is not None:

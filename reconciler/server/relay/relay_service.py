@@ -16,11 +16,11 @@ from collections.abc import Callable
 
 import msgspec
 import websockets
-from websockets.asyncio.server import ServerConnection, serve
+from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.http11 import Request, Response
 
 from reconciler.model.protocol import loop_messages, session_messages
-from reconciler.server.relay import relay_messages, ticket_table
+from reconciler.server.relay import relay_messages, ticket_table, waiting_room
 
 _LOG = logging.getLogger("muster.relay")
 
@@ -32,6 +32,10 @@ WITHOUT_API_S = 30.0
 QUEUE_MAX = 4
 #: Connections at a time: both ends of each session, and some that are refused.
 CONNECTIONS_MAX = 2 * ticket_table.SESSIONS_MAX + 256
+#: Connections that the kernel holds until they are accepted.
+BACKLOG = 512
+#: How often at most it is said that connections without a ticket were closed.
+TELL_S = 10.0
 #: Bytes of a reason that fit into the end of a connection.
 REASON_BYTES_MAX = 120
 #: How a connection is closed whose session was ended from here.
@@ -56,18 +60,24 @@ class RelayService:
         self._api: asyncio.StreamWriter | None = None
         self._without_api_since: float | None = clock()
         self._closing: set[asyncio.Task[None]] = set()
+        self._told_at = -TELL_S
+        #: The connections that have shown no ticket yet.
+        self.room = waiting_room.WaitingRoom()
         self.port = 0
 
     # The two ends ----------------------------------------------------------------------------
 
     def admit(self, connection: ServerConnection, request: Request) -> Response | None:
         """Return the answer to a connection that is refused; None to go on."""
+        self.room.leave(connection.remote_address)
         if request.path != session_messages.PATH:
             return connection.respond(http.HTTPStatus.NOT_FOUND, "no such path\n")
         if request.headers.get("Origin") is not None:
             return connection.respond(http.HTTPStatus.FORBIDDEN, "no page may open sessions\n")
         kind, _, ticket = request.headers.get("Authorization", "").partition(" ")
-        if kind.lower() != "bearer" or len(self._given) >= CONNECTIONS_MAX:
+        if len(self._given) >= CONNECTIONS_MAX:
+            return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, "too many sessions\n")
+        if kind.lower() != "bearer":
             return connection.respond(http.HTTPStatus.UNAUTHORIZED, "no ticket\n")
         try:
             session, side = self._table.redeem(ticket.strip(), self._clock())
@@ -167,12 +177,25 @@ class RelayService:
             await asyncio.sleep(LOOK_S)
             tick()
             now = self._clock()
+            self._tell_of_crowds(now)
             for name, why in self._table.overdue(now):
                 self.end(name, why)
             since = self._without_api_since
             if since is not None and now - since >= WITHOUT_API_S:
                 for name in list(self._table.sessions):
                     self.end(name, "the controller is away, which says who may go on")
+
+    def _tell_of_crowds(self, now: float) -> None:
+        """Say that connections were closed before they showed a ticket, now and then."""
+        if self.room.closed and now - self._told_at >= TELL_S:
+            self._told_at = now
+            closed, place = self.room.told()
+            _LOG.warning(
+                "%d connections were closed that had shown no ticket, most lately of %s: at most %d"
+                " of an address and %d in total may wait. To fix: see who opens them, and limit "
+                "who reaches the relay's port",
+                *(closed, place, waiting_room.ADDRESS_MAX, waiting_room.TOTAL_MAX),
+            )
 
 
 async def run(
@@ -191,9 +214,23 @@ async def run(
         context: of TLS; None: plain.
         tick: called each second.
     """
-    async with serve(
+    listeners = waiting_room.listeners(*address, service.room)
+    async with contextlib.AsyncExitStack() as serving:
+        for listener in listeners:
+            await serving.enter_async_context(_serving(service, listener, context))
+        service.port = listeners[0].getsockname()[1]
+        async with await asyncio.start_unix_server(service.follow, link):
+            _LOG.info("relay of sessions listens at port %d", service.port)
+            await service.watch(tick)
+
+
+def _serving(
+    service: RelayService, listener: waiting_room.CountedListener, context: ssl.SSLContext | None
+) -> contextlib.AbstractAsyncContextManager[Server]:
+    """Return what serves the connections of a socket while it is entered."""
+    return serve(
         service.attend,
-        *address,
+        sock=listener,
         process_request=service.admit,
         subprotocols=[websockets.Subprotocol(session_messages.SUBPROTOCOL)],
         compression=None,
@@ -203,11 +240,8 @@ async def run(
         close_timeout=5,
         server_header=None,
         ssl=context,
-    ) as listening:
-        service.port = next(iter(listening.sockets)).getsockname()[1]
-        async with await asyncio.start_unix_server(service.follow, link):
-            _LOG.info("relay of sessions listens at port %d", service.port)
-            await service.watch(tick)
+        backlog=BACKLOG,
+    )
 
 
 def serve_until_stopped(

@@ -17,6 +17,7 @@ import pytest
 from agents.interactive import supervisor_link
 from reconciler.cli.interactive import file_copy
 from reconciler.model.protocol.agent_messages import TaskTemplate
+from reconciler.model.state.states import AttemptState
 from reconciler.operations.local import local_cluster
 from tests.integration.agents import containers
 from tests.integration.agents.conftest import Node
@@ -52,6 +53,8 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, Contro
         controller.running("a.1")
         people.until(lambda: _listens(PORT), "the server")
         yield node, controller
+        if controller.seen["a.1"].state is not AttemptState.ENDED:
+            controller.stop("a.1", grace_s=1)
         people.until(lambda: not podman.containers(), "the end of its container")
         left = podman.left()
     finally:
