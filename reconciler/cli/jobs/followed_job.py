@@ -53,14 +53,10 @@ def carry_through(
     left_by: Collection[int] = (),
     ephemeral: submit_options.Ephemeral = "no",
 ) -> int:
-    """Submit a job and follow it. Return the exit code.
+    """Submit a job, and call ``follow`` until its end for the exit code.
 
-    Args:
-        options: of the job.
-        clone: of the repository, if one was named.
-        place: URL of the controller, and file of the token.
-        follow: called once it is submitted; returns the exit code at the end of the job.
-        left_by: signals by which the job is left to itself instead of cancelled.
+    ``place`` is the controller's URL and the token's file. By the signals ``left_by`` the job is
+    left to itself instead of cancelled.
     """
     leaving = Leaving(lambda reason: _cancel(options.name, to, reason), left_by)
     for number in SIGNALS:

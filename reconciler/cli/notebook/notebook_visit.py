@@ -199,7 +199,7 @@ class NotebookVisit:
         if not server.token:
             terminal.note("this server has no token: it asks for what its configuration says")
         terminal.note(f"{self._name} runs Jupyter at {HOST}:{port}, until Ctrl-C; open:")
-        sys.stdout.write(f"{address if is_seen else page}\n")
+        terminal.write_text(f"{address if is_seen else page}\n")
         sys.stdout.flush()
         if self._wanted.opens:
             threading.Thread(target=_open, args=(page,), daemon=True).start()

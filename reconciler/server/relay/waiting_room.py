@@ -18,7 +18,7 @@ _PLACE_BITS = 64
 Peer = tuple[Any, ...]
 
 
-class Link(Protocol):
+class WaitingLink(Protocol):
     """A connection that can be closed from outside."""
 
     def fileno(self) -> int:
@@ -40,7 +40,7 @@ class WaitingRoom:
 
     def __init__(self, address_max: int = ADDRESS_MAX, total_max: int = TOTAL_MAX) -> None:
         self._address_max, self._total_max = address_max, total_max
-        self._links: dict[str, dict[Peer, Link]] = {}
+        self._links: dict[str, dict[Peer, WaitingLink]] = {}
         self._total = 0
         self.closed = 0
         self.crowded_by = ""
@@ -48,7 +48,7 @@ class WaitingRoom:
     def __len__(self) -> int:
         return self._total
 
-    def enter(self, peer: Peer, link: Link) -> None:
+    def enter(self, peer: Peer, link: WaitingLink) -> None:
         """Take a connection in, and close the oldest one if there are too many."""
         self.leave(peer)  # one that was closed since, of the same port
         place = place_of(peer)
