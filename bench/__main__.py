@@ -38,6 +38,7 @@ NAMES = (
     "plan_live",
     "scraping",
     "reports",
+    "sessions",
 )
 
 

@@ -58,7 +58,7 @@ def carry_through(
     ``place`` is the controller's URL and the token's file. By the signals ``left_by`` the job is
     left to itself instead of cancelled.
     """
-    leaving = Leaving(lambda reason: _cancel(options.name, to, reason), left_by)
+    leaving = JobLeaving(lambda reason: _cancel(options.name, to, reason), left_by)
     for number in SIGNALS:
         signal.signal(number, leaving.asked)
     if interrupts.came():  # and code swallowed the exception: there is no job yet
@@ -130,7 +130,7 @@ def _find_target(
 def _submit(
     options: job_document.JobOptions,
     to: targets.ChangeTarget,
-    leaving: Leaving,
+    leaving: JobLeaving,
     place: tuple[str | None, str | None],
 ) -> None:
     """Submit the job, or attach to the same one if it runs already, and print which.
@@ -192,7 +192,7 @@ class _Stage(enum.Enum):
     ATTACHED = enum.auto()  # to a job that existed before: this command never cancels it
 
 
-class Leaving:
+class JobLeaving:
     """Handler of signals: the first cancels the job and waits for its end, the next exits.
 
     Args:

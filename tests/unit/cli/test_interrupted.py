@@ -12,7 +12,7 @@ from reconciler.operations.changes import job_document
 @pytest.mark.parametrize("came", [True, False])
 def test_what_fails_after_a_signal_fails_by_it(*, came: bool) -> None:
     """Ctrl-C ends git as well, and the module that asked it as it was loaded is loaded by half."""
-    leaving = followed_job.Leaving(lambda _: True)
+    leaving = followed_job.JobLeaving(lambda _: True)
     if came:
         leaving.asked(signal.SIGINT, None)
     expected = followed_job.LeaveInterrupt if came else ImportError
@@ -43,7 +43,7 @@ def test_an_interrupt_that_was_swallowed_before_there_was_a_job_still_ends_it(
 def test_who_follows_a_job_that_was_there_leaves_it_alone(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    leaving = followed_job.Leaving(lambda _: pytest.fail("it is somebody else's"))
+    leaving = followed_job.JobLeaving(lambda _: pytest.fail("it is somebody else's"))
     leaving.about_to_submit()
     leaving.submitted(is_mine=False)
     assert leaving.give_up("j", "nobody read its output", 141) == 141
@@ -59,7 +59,7 @@ def test_a_job_is_left_to_itself_by_the_signals_that_leave_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     early, late = (
-        followed_job.Leaving(lambda _: pytest.fail("it goes on"), {signal.SIGHUP}) for _ in "ab"
+        followed_job.JobLeaving(lambda _: pytest.fail("it goes on"), {signal.SIGHUP}) for _ in "ab"
     )
     for leaving in (early, late):
         leaving.about_to_submit()
@@ -82,7 +82,7 @@ def test_other_signals_cancel_it() -> None:
         cancelled.append(why)
         return True
 
-    leaving = followed_job.Leaving(cancel, {signal.SIGHUP})
+    leaving = followed_job.JobLeaving(cancel, {signal.SIGHUP})
     leaving.about_to_submit()
     leaving.submitted()
     leaving.asked(signal.SIGTERM, None)
