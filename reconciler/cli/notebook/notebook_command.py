@@ -114,13 +114,13 @@ def notebook(
 ) -> None:
     """Run Jupyter in a job, and open it in the browser here.
 
-    It starts in this folder, with the active Python environment, as of muster run: JupyterLab or
+    It starts in this folder, with the active Python environment, as muster run does: JupyterLab or
     Jupyter Notebook must be in it (pip install jupyterlab). Words after -- are Jupyter's options.
     The address that is printed opens it. It holds a token, which is made on the node and is in no
     log and not in git; where output is no terminal, it is in a page that you alone can read.
 
-    Ctrl-C cancels the job; with --keep it runs on, and if this terminal or its connection goes.
-    With the name of a notebook it is opened again, and never cancelled.
+    Ctrl-C cancels the job. With --keep, or if this terminal goes, it runs on. With the name of a
+    notebook that runs, it is opened again, and never cancelled.
 
     Exit codes: those of muster run. 0: Jupyter was shut down.
 
