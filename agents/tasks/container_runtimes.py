@@ -95,12 +95,10 @@ class Runtime(Protocol):
     def environment(self, box: ContainerTask) -> dict[str, str]:
         """Return the environment of the runtime itself."""
 
-    def enter(self, name: str, *, terminal: bool) -> list[str] | None:
-        """Return the words before a command that joins a container; None if none can.
+    def enter(self, box: ContainerTask, *, terminal: bool) -> list[str] | None:
+        """Return the words before a command that joins a task's container; None if none can.
 
-        Args:
-            name: of the container.
-            terminal: True if the command gets one.
+        With ``terminal`` the command gets one.
         """
 
     def remove(self, name: str) -> list[str] | None:
@@ -151,11 +149,13 @@ class Podman(msgspec.Struct, frozen=True):
         """Return the environment with a mark: this process is asked to end before it is killed."""
         return box.environment | {processes.RUNTIME: "1"}
 
-    def enter(self, name: str, *, terminal: bool) -> list[str] | None:
+    def enter(self, box: ContainerTask, *, terminal: bool) -> list[str] | None:
         """See :class:`Runtime`."""
         words = ["--tty", *(f"--env={one}" for one in SESSIONS)] if terminal else []
         words = words or [f"--env={SESSIONS[0]}"]
-        return [*self.program, "exec", "--interactive", *words, "--", name]
+        # as of run: systemd would move its helper out of the task's group
+        manager = ["--cgroup-manager=cgroupfs"] if box.cgroup else []
+        return [*self.program, *manager, "exec", "--interactive", *words, "--", box.name]
 
     def remove(self, name: str) -> list[str] | None:
         """See :class:`Runtime`."""
@@ -200,7 +200,7 @@ class Apptainer(msgspec.Struct, frozen=True):
         told = box.told | ({"TMPDIR": box.short_temporary} if box.short_temporary else {})
         return box.environment | {f"{prefix}{k}": v for k, v in told.items()}
 
-    def enter(self, name: str, *, terminal: bool) -> list[str] | None:  # noqa: ARG002 - as above
+    def enter(self, box: ContainerTask, *, terminal: bool) -> list[str] | None:  # noqa: ARG002 - as above
         """Return None: it joins instances alone, which a task is not."""
         return None
 

@@ -302,8 +302,8 @@ def _container(
     cleanup: CleanupCommand | None = None
     if remove:
         cleanup = {"argv": remove, "env": dict(image.environment), "user": user.credentials}
-    pipes = image.runtime.enter(box.name, terminal=False)
-    terminal = image.runtime.enter(box.name, terminal=True)
+    pipes = image.runtime.enter(box, terminal=False)
+    terminal = image.runtime.enter(box, terminal=True)
     enter: EnterCommand | None = None
     if pipes and terminal:
         enter = {"pipes": pipes, "terminal": terminal, "env": dict(image.environment)}

@@ -142,8 +142,8 @@ class Registry(msgspec.Struct, frozen=True):
     def environment(self, box: container_runtimes.ContainerTask) -> dict[str, str]:
         return box.environment
 
-    def enter(self, name: str, *, terminal: bool) -> list[str] | None:
-        return ["true", name, str(terminal)]
+    def enter(self, box: container_runtimes.ContainerTask, *, terminal: bool) -> list[str] | None:
+        return ["true", box.name, str(terminal)]
 
     def remove(self, name: str) -> list[str] | None:
         return ["true", name]

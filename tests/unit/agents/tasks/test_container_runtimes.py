@@ -52,15 +52,17 @@ def test_podman() -> None:
 
 def test_commands_join_a_container_of_podman() -> None:
     podman = container_runtimes.Podman(("podman", "--runtime", "runc"))
-    assert podman.enter("box", terminal=False) == [
-        *("podman", "--runtime", "runc", "exec", "--interactive", "--env=MUSTER_SESSION"),
-        *("--", "box"),
+    before = ["podman", "--runtime", "runc", "--cgroup-manager=cgroupfs", "exec", "--interactive"]
+    assert podman.enter(BOX, terminal=False) == [*before, "--env=MUSTER_SESSION", "--", BOX.name]
+    assert podman.enter(BOX, terminal=True) == [
+        *(*before, "--tty", "--env=MUSTER_SESSION", "--env=TERM", "--", BOX.name)
     ]
-    assert podman.enter("box", terminal=True) == [
-        *("podman", "--runtime", "runc", "exec", "--interactive", "--tty"),
-        *("--env=MUSTER_SESSION", "--env=TERM", "--", "box"),
+    ungrouped = msgspec.structs.replace(BOX, cgroup="")
+    assert podman.enter(ungrouped, terminal=False) == [
+        *("podman", "--runtime", "runc", "exec", "--interactive"),
+        *("--env=MUSTER_SESSION", "--", BOX.name),
     ]
-    assert container_runtimes.Apptainer().enter("box", terminal=True) is None
+    assert container_runtimes.Apptainer().enter(BOX, terminal=True) is None
 
 
 def test_podman_without_root() -> None:
