@@ -162,12 +162,72 @@ def test_what_is_forgotten_stays_and_what_is_newer_replaces(
     path = attempt_files.write_day(tmp_path, DAY, [full], form).path
     before = read(path)
     poor = msgspec.structs.replace(
-        full[0], **{lost: "{}" if lost == "labels" else None}, reason="NodeLost", exit_code=None
+        full[0], **{lost: "{}" if lost == "labels" else None}, pool="gpu", read_bytes=7
     )
     written = attempt_files.write_day(tmp_path, DAY, [[poor, *full[1:]]], form)
     assert written.kept == 0, "no row is the file's alone"
     name = next(of for of in before if of.lstrip("'") == full[0].attempt)
-    assert read(path) == before | {name: before[name] | {"reason": "NodeLost"}}
+    newer = {"pool": "gpu", "read_bytes": "7" if form == "csv" else 7}
+    assert read(path) == before | {name: before[name] | newer}
+
+
+LOST = {"succeeded": False, "reason": "Lost", "exit_code": None, "gpu_seconds": 0.0, "ran_s": 1.0}
+
+
+@FORMS
+@pytest.mark.parametrize("reason", ["Lost", "NodeLost"])
+def test_a_store_of_the_past_takes_no_end_back(
+    opened: store.Store, tmp_path: Path, form: attempt_forms.Form, reason: str
+) -> None:
+    """A restored store gives up what it knew as running, which a file knows as ended."""
+    rows = next(pages(opened, 1000))
+    path = attempt_files.write_day(tmp_path, DAY, [rows], form).path
+    before = read(path)
+    past = [
+        msgspec.structs.replace(row, **LOST | {"reason": reason}, ended="1970-01-01T00:04:00.000Z")
+        for row in rows[:4]
+    ]
+    assert {row.succeeded for row in rows[:4]} == {True, False}
+    written = attempt_files.write_day(tmp_path, DAY, [past], form)
+    assert (written.rows, written.kept) == (25, 25)
+    assert read(path) == before
+
+
+@FORMS
+def test_what_was_lost_takes_the_end_that_is_reported_later(
+    opened: store.Store, tmp_path: Path, form: attempt_forms.Form
+) -> None:
+    rows = next(pages(opened, 1000))
+    right = attempt_files.write_day(tmp_path / "right", DAY, [rows], form).path
+    lost = [msgspec.structs.replace(row, **LOST, signal=9) for row in rows]
+    attempt_files.write_day(tmp_path, DAY, [lost], form)
+    written = attempt_files.write_day(tmp_path, DAY, [rows], form)
+    assert written.kept == 0
+    assert read(written.path) == read(right)
+
+
+@FORMS
+def test_two_executions_under_one_id_are_two_rows(
+    opened: store.Store, tmp_path: Path, form: attempt_forms.Form
+) -> None:
+    first = next(pages(opened, 1))[0]
+    second = msgspec.structs.replace(
+        first,
+        **LOST,
+        assigned="1970-01-01T00:10:00.000Z",
+        started="1970-01-01T00:10:01.000Z",
+        ended="1970-01-01T00:11:00.000Z",
+    )
+    attempt_files.write_day(tmp_path, DAY, [[first]], form)
+    written = attempt_files.write_day(tmp_path, DAY, [[second]], form)
+    assert (written.rows, written.kept) == (2, 1)
+    before = written.path.read_bytes()
+    written = attempt_files.write_day(tmp_path, DAY, [[second]], form)
+    assert (written.rows, written.kept) == (2, 1)
+    if form == "csv":
+        assert written.path.read_bytes() == before
+        with written.path.open(newline="", encoding="utf-8") as file:
+            assert [row["reason"] for row in csv.DictReader(file)] == ["Exited", "Lost"]
 
 
 def test_columns_that_one_side_does_not_know_are_kept(opened: store.Store, tmp_path: Path) -> None:
