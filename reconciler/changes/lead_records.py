@@ -13,8 +13,9 @@ from collections.abc import Callable
 import msgspec
 
 from reconciler.changes import notes
-from reconciler.desired.git import git_commands, mirror_fetch, source
+from reconciler.desired.git import commit_log, git_commands, mirror_fetch, source
 from reconciler.model.state import epochs
+from reconciler.model.values.text_lines import split_lines
 
 #: Name of the only file of the record's commit.
 FILE = "lead.json"
@@ -212,11 +213,51 @@ class RecordPlace:
         """
         return notes.exist(self._repository)
 
-    def added_since(self, revision: str, head: str) -> frozenset[str]:
-        """Return the files that came after a revision.
+    def added_since(self, revision: str, head: str, until: float | None) -> frozenset[str]:
+        """Return the files of ``head`` that came after all that may have been in force.
+
+        Args:
+            revision: what was in force when the record was renewed.
+            head: the newest revision.
+            until: when the leader may have followed the repository last, in seconds since the
+                epoch; None: it has said that ``revision`` was the last one.
 
         Raises:
             GitError: a revision cannot be read.
         """
         found = self._repository.differences(revision, head)
-        return frozenset(path for path, before, _ in found if before is None)
+        added = frozenset(path for path, before, _ in found if before is None)
+        last = _last_in_force(self._repository, (revision, head), until) if added else ""
+        return added - _ever_added(self._repository, revision, last) if last else added
+
+
+def _last_in_force(
+    repository: source.GitSource, between: tuple[str, str], until: float | None
+) -> str:
+    """Return the newest commit between two whose jobs may have been in force; empty: none.
+
+    That is what the notes say, which a leader writes within seconds of each revision, and what came
+    before it may have ended.
+    """
+    revision, head = between
+    listed = git_commands.run(
+        repository.folder,
+        *("rev-list", "--topo-order", "--timestamp", f"--max-count={commit_log.LISTED_MAX}"),
+        *(head, f"^{revision}", "--"),
+    ).stdout.decode()
+    times = {commit: int(at) for at, commit in map(str.split, split_lines(listed))}
+    noted = tuple(notes.jobs_in_force(repository, times.keys()))
+    for commit, at in times.items():
+        if (until is not None and at <= until) or commit.startswith(noted):
+            return commit
+    return ""
+
+
+def _ever_added(repository: source.GitSource, revision: str, last: str) -> frozenset[str]:
+    """Return the files that came after a revision, up to another, also those that left again."""
+    told = git_commands.run(
+        repository.folder,
+        *("log", "-z", "-m", "--no-renames", "--diff-filter=A", "--name-only", "--format="),
+        *(last, f"^{revision}", "--"),
+    ).stdout
+    return frozenset(path.decode(errors="replace") for path in told.split(b"\0") if path)

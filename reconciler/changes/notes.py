@@ -6,8 +6,9 @@ repository has a reference of its own. What was written last is kept in another 
 notes that somebody removes or changes are noticed, and written again.
 """
 
+import re
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from reconciler.changes.requests import MUSTER
 from reconciler.desired.git import git_commands, mirror_fetch, source, tree_entries
@@ -16,6 +17,8 @@ from reconciler.model.values.text_lines import split_lines
 REFERENCE = "refs/notes/muster"
 #: How often a push of notes is tried again on top of what others pushed.
 ATTEMPTS_MAX = 3
+#: How a note says whose jobs were in force: see ``git_watcher.note_text``.
+_JOBS = re.compile(r"\bjobs of ([0-9a-f]{12,64}) in force\b")
 
 _IDENTITY = {
     "GIT_AUTHOR_NAME": MUSTER.name,
@@ -68,6 +71,28 @@ def texts(repository: source.GitSource) -> dict[str, str]:
         revision: body.decode("utf-8", "replace")
         for (_, revision), body in zip(pairs, bodies, strict=True)
     }
+
+
+def jobs_in_force(repository: source.GitSource, revisions: Collection[str]) -> frozenset[str]:
+    """Return the revisions whose jobs were in force, as the notes on some revisions say.
+
+    Returns:
+        The first characters of their hashes.
+
+    Raises:
+        GitError: the repository cannot be read.
+    """
+    name = reference(repository)
+    if not repository.local:
+        _fetch(repository, name)
+    blobs = {
+        blob
+        for commit in {_commit(repository, name), _kept(repository)} - {""}
+        for revision, blob in _entries(repository, commit).items()
+        if revision in revisions and blob is not None
+    }
+    told = (body.decode("utf-8", "replace") for body in repository.blobs(sorted(blobs)))
+    return frozenset(found for text in told for found in _JOBS.findall(text))
 
 
 def write(repository: source.GitSource, revision: str, text: str) -> bool:

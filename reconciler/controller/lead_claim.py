@@ -153,8 +153,8 @@ class LeadPlace(Protocol):
     def was_run(self) -> bool:
         """Return True if the cluster was run before."""
 
-    def added_since(self, revision: str, head: str) -> frozenset[str]:
-        """Return the files that came after a revision."""
+    def added_since(self, revision: str, head: str, until: float | None) -> frozenset[str]:
+        """Return the files that came after all that may have been in force until then."""
 
 
 class LeadClaim:
@@ -274,11 +274,17 @@ class LeadClaim:
     def _files_after(
         self, record: lead_records.LeadRecord | None, head: str | None
     ) -> frozenset[str]:
-        """Return the files that came after all that the last leader had in force."""
+        """Return the files that came after all that the last leader may have had in force.
+
+        One that has given its lease back has said what that was. Another one may have applied what
+        came between its last renewal and its end, which nobody has seen.
+        """
         if record is None or not record.revision or head is None:
             return frozenset()
+        is_given_back = record.until <= record.renewed_at
+        until = None if is_given_back else record.renewed_at + LEASE_S + CLOCKS_S
         try:
-            return self._place.added_since(record.revision, head)
+            return self._place.added_since(record.revision, head, until)
         except (git_commands.GitError, OSError) as error:
             log.warning("can't compare with what was in force before: %s", error)
             return frozenset()

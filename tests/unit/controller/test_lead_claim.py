@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import pytest
@@ -262,6 +263,59 @@ def test_what_cannot_be_read_ends_no_thread_and_counts_for_one_lease(bed: Bed) -
     bed.keep(lead_claim.LOOK_EVERY_S)
     bed.keep(lead_claim.LOOK_EVERY_S)
     assert bed.leader() == "ours"
+
+
+class Killed(NamedTuple):
+    """What a killed controller leaves, which had ``jobs/x.yaml`` in force at its last renewal.
+
+    Attributes:
+        adds: what comes after that, by when, in seconds after the renewal.
+        noted: the last of these that its notes say was in force.
+        new: what the next controller may call new.
+    """
+
+    adds: dict[str, int]
+    noted: str = ""
+    gives_back: bool = False
+    new: frozenset[str] = frozenset()
+
+
+LATE = int(lead_claim.LEASE_S + lead_claim.CLOCKS_S) + 1
+
+
+@pytest.mark.parametrize(
+    "killed",
+    [
+        Killed({"a": LATE, "b": LATE + 1}, new=frozenset("ab")),
+        Killed({"a": 30, "b": LATE}, new=frozenset("b")),
+        Killed({"a": 30, "b": 40}),
+        Killed({"a": LATE, "b": LATE + 1, "c": LATE + 2}, noted="b", new=frozenset("c")),
+        Killed({"a": 30, "-a": 40, "b": LATE, "a again": LATE + 1}, new=frozenset("b")),
+        Killed({"a": 1, "b": 2}, gives_back=True, new=frozenset("ab")),
+        Killed({"a": 1, "b": 2}, noted="a", gives_back=True, new=frozenset("b")),
+    ],
+    ids=["later", "both", "soon", "noted", "back", "given-back", "noted-and-given-back"],
+)
+def test_what_a_killed_leader_may_have_applied_after_its_last_record_is_not_new(
+    bed: Bed, killed: Killed
+) -> None:
+    bed.keep(0)
+    renewed_at = int(NOW + bed.boot)
+    if killed.gives_back:
+        bed.claim.release(bed.status)
+    for name, after_s in killed.adds.items():
+        path = f"jobs/{name.split()[0].strip('-')}.yaml"
+        content = None if name.startswith("-") else job(path[5:6])
+        head = bed.repository.commit({path: content}, at=renewed_at + after_s)
+        if name == killed.noted:
+            text = f"muster: Synced with 0 errors; structure of {head[:12]}, jobs of {head[:12]}"
+            args = ("notes", "--ref=muster", "add", "-m", f"{text} in force; audit 3 abc", head)
+            git(bed.repository.path, *args)
+    bed.opened.fetch()
+    bed.status = msgspec.structs.replace(bed.status, attempted_revision=head, jobs_revision=head)
+    (bed.state / kept_lease.FILE).unlink(missing_ok=True)
+    bed.start(epoch=2)
+    assert bed.verdicts[-1].new_files == {f"jobs/{name}.yaml" for name in killed.new}
 
 
 def test_a_branch_of_that_name_says_nothing_of_who_leads(bed: Bed) -> None:

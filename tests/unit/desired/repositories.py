@@ -45,14 +45,17 @@ class Repository:
         root: bool = False,
         message: str = "test",
         merge: str | None = None,
+        at: int = 0,
     ) -> str:
         """Commit ``files`` (None removes) on top of the branch, or of ``parent``.
+
+        ``at``: when, as the commit claims, in seconds since the epoch.
 
         ``merge``: another parent, of which only what ``files`` has is taken.
         """
         parts = [f"commit refs/heads/{branch}\n".encode()]
         said = message.encode()
-        parts.append(b"committer Test <test@example.org> 0 +0000\n")
+        parts.append(b"committer Test <test@example.org> %d +0000\n" % at)
         parts.append(b"data %d\n%s\n" % (len(said), said))
         exists = git(self.path, "for-each-ref", f"refs/heads/{branch}")
         if parent is not None:
