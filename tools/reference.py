@@ -161,7 +161,7 @@ def _parameter_row(one: Any) -> tuple[str, str, str]:
 
 def _parser_rows(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str, str]]:
     for action in parser._actions:  # noqa: SLF001 - argparse lists them nowhere else
-        if "--help" in action.option_strings:
+        if "--help" in action.option_strings or action.help == argparse.SUPPRESS:
             continue
         default = "—"
         if action.required:

@@ -252,8 +252,9 @@ def explain(url: str, node: str, status: int, answer: bytes) -> str:
     said = message_of(answer)
     if status == 409:
         return (
-            f"another agent holds the session of node {node} at {url}; stop that one, or give "
-            f"this one another --name ({said})"
+            f"another agent holds the session of node {node} at {url}, or this one did, with a "
+            "state folder that is gone. Stop that one, or give this one another --name; if there "
+            f"is no other, wait ({said})"
         )
     if status in {401, 403}:
         return (

@@ -41,6 +41,7 @@ class DoctorFacts(msgspec.Struct, frozen=True, kw_only=True):
         skew_s: how far this machine's clock is ahead, beyond the time that the answer took.
         ends_in_s: how long the token is valid; None: without end.
         nodes: items of ``GET /v1/nodes``.
+        adoption: answer of ``GET /v1/adopt``; None: there is none.
         git_email: address of this person's commits; None: git has none.
         git_signs: git signs commits here.
         python: folder of the active environment; None: there is none.
@@ -56,11 +57,17 @@ class DoctorFacts(msgspec.Struct, frozen=True, kw_only=True):
     skew_s: float = 0.0
     ends_in_s: float | None = None
     nodes: Sequence[Json] = ()
+    adoption: Json = None
     git_email: str | None = None
     git_signs: bool = False
     python: str | None = None
     is_own_python: bool = False
     version: str = ""
+
+    @property
+    def leads(self) -> bool:
+        """False if another controller leads the cluster; an older one does not say."""
+        return self.adoption is None or bool(self.adoption.get("leads", True))
 
 
 def examine(seen: DoctorFacts) -> list[Diagnosis]:
@@ -87,12 +94,25 @@ def _controller(seen: DoctorFacts) -> Diagnosis:
     if not seen.answer["ready"]:
         fix = "muster status tells what it waits for"
         return Diagnosis("wrong", part, f"{where}: it leads no cluster yet", fix)
+    if not seen.leads:
+        fix = "muster login URL of the controller that leads, or end that one if it is not wanted"
+        return Diagnosis("wrong", part, f"{where}: it does not lead; {_why(seen)}", fix)
+    if seen.adoption is not None and seen.adoption["pending"]:
+        fix = "muster adopt tells what it waits for, and starts what you choose"
+        text = f"{where}: jobs of before wait; {_why(seen)}"
+        return Diagnosis("note", part, text, fix)
     theirs = seen.answer["version"]
     if theirs != seen.version:
         fix = f"pip install muster-cluster=={theirs}, if commands misbehave"
         text = f"{where}: its version is {theirs}, and here is {seen.version}"
         return Diagnosis("note", part, text, fix)
     return Diagnosis("ok", part, f"{where}, version {theirs}")
+
+
+def _why(seen: DoctorFacts) -> str:
+    """Return why jobs wait to be adopted."""
+    said = str(seen.adoption["blocked"] or seen.adoption["why"])
+    return said.removeprefix("nothing can be adopted yet: ").partition(". To fix: ")[0]
 
 
 def _token(seen: DoctorFacts) -> Diagnosis:
@@ -118,6 +138,8 @@ def _clock(seen: DoctorFacts) -> Diagnosis:
 def _nodes(seen: DoctorFacts) -> Diagnosis:
     part = "nodes"
     states = Counter(str(node["state"]) for node in seen.nodes)
+    if not states and not seen.leads:
+        return Diagnosis("note", part, "not known here: they report to the controller that leads")
     if not states:
         fix = "start an agent on a node (muster agent --help), or muster up for virtual nodes"
         return Diagnosis("wrong", part, "no node has joined yet, so nothing can start", fix)

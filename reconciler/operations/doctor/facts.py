@@ -66,6 +66,7 @@ def _asked(
             answer = api.get("/v1/identity")
             answered_at = wall()
             nodes = api.get("/v1/nodes")["items"]
+            adoption = api.get("/v1/adopt")
     except endpoints.EndpointError as error:
         return msgspec.structs.replace(seen, token_problem=str(error))
     except api_client.ApiError as error:
@@ -77,6 +78,7 @@ def _asked(
         seen,
         answer=answer,
         nodes=nodes,
+        adoption=adoption,
         skew_s=_beyond(theirs, asked_at, answered_at),
         ends_in_s=None if ends is None else times.parse_time(ends) - theirs,
     )

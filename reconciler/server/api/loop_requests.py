@@ -132,6 +132,7 @@ class AdoptionView(msgspec.Struct, frozen=True):
         unproven: tasks that nothing proves to be assigned to the node that reports them.
         jobs: those that run and those that wait, with what is known of them.
         ran: runs without a file in git that the store did not know; none of them starts again.
+        leads: False while another controller leads, as ``blocked`` says, or may do so.
     """
 
     pending: bool
@@ -143,6 +144,7 @@ class AdoptionView(msgspec.Struct, frozen=True):
     unproven: list[adoption_state.ShownUnproven] = []
     jobs: list[WaitingJob] = []
     ran: list[WaitingJob] = []
+    leads: bool = True
 
 
 @get(
@@ -168,6 +170,7 @@ def _adoption(store: ServerStore) -> AdoptionView:
         unproven=list(state.unproven),
         jobs=list(_waiting(store, dict.fromkeys(state.alive, "runs") | state.awaiting)),
         ran=[_ran(one) for one in state.ephemeral if one.job is None],
+        leads=not (state.pending and state.blocked),
     )
 
 

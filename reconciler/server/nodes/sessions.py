@@ -8,6 +8,7 @@ same; who can't prove it also waits for the leases. `Session.is_sure` decides on
 
 import asyncio
 import hmac
+import math
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -166,9 +167,11 @@ class Session:
         ``follows`` are incarnations that are known to be gone, if ``proof`` is the holder's.
         """
         if self.holder is not None and self._is_kept(who, poll_s, now, follows, proof):
+            left_s = self._silent_s(poll_s, proof) - (0.0 if self.open else now - self.heard_at)
             return Busy(
                 f"node {self.node}: another agent has this name. To fix: stop it, or give this one "
-                "a name of its own",
+                "a name of its own. If there is no other, and this node lost its state folder, it "
+                f"joins by itself within {math.ceil(max(left_s, 1.0))} s",
                 max(poll_s, 1.0),
             )
         self.exchange += 1
@@ -194,16 +197,24 @@ class Session:
         Without the proof of a holder that has one, nobody speaks for its node while it may be
         there or its tasks may run: what such a report leaves out would count as lost.
         """
-        proven = bool(self.proof) and hmac.compare_digest(self.proof, proof)
-        silent_s = SILENT_POLLS * poll_s
-        if self.proof and not proven:
-            silent_s = max(silent_s, self.lease_s or 0.0)
-            return self.open or now - self.heard_at < silent_s
+        is_silent = not self.open and now - self.heard_at >= self._silent_s(poll_s, proof)
+        if self.proof and not self._is_proven(proof):
+            return not is_silent
         if self.holder is None or self.holder == who or self.closed:
             return False
-        if proven and self.holder[1] in follows:
+        if self._is_proven(proof) and self.holder[1] in follows:
             return False
-        return self.open or now - self.heard_at < silent_s
+        return not is_silent
+
+    def _is_proven(self, proof: str) -> bool:
+        return bool(self.proof) and hmac.compare_digest(self.proof, proof)
+
+    def _silent_s(self, poll_s: float, proof: str) -> float:
+        """Return how long the holder has to be silent before somebody else gets the session."""
+        silent_s = SILENT_POLLS * poll_s
+        if self.proof and not self._is_proven(proof):
+            return max(silent_s, self.lease_s or 0.0)
+        return silent_s
 
     def leave(self, exchange: int, now: float, *, closed: bool) -> None:
         """End an exchange; ``closed`` where its connection was cut."""

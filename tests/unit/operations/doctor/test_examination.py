@@ -15,6 +15,13 @@ ADA = {
     "verification": "off",
 }
 ANSWER = {"identity": ADA, "role": "user", "expiresAt": None, "version": "1", "ready": True}
+RESTORED = {"pending": True, "blocked": "", "why": "the store was restored from a copy"}
+SECOND = {
+    "pending": True,
+    "leads": False,
+    "blocked": "nothing can be adopted yet: the controller on h1 leads with another store",
+    "why": "another store led last, on h1",
+}
 WELL = examination.DoctorFacts(
     url="https://c:7420",
     source="by muster login",
@@ -56,6 +63,13 @@ def _seen(**changes: object) -> examination.DoctorFacts:
         (_seen(skew_s=61.0), "wrong", "clock", "61 s ahead of"),
         (_seen(skew_s=-61.0), "wrong", "clock", "61 s behind"),
         (_seen(nodes=()), "wrong", "nodes", "no node has joined yet"),
+        (
+            _seen(adoption=SECOND),
+            "wrong",
+            "controller",
+            "does not lead; the controller on h1 leads",
+        ),
+        (_seen(adoption=RESTORED), "note", "controller", "jobs of before wait; the store was"),
         (_seen(nodes=({"state": "Lost"},)), "wrong", "nodes", "1 Lost: none takes work"),
         (_of(isListed=False), "note", "access", "does not list ada@x.org"),
         (_seen(git_email=None), "note", "git", "git config --global user.email"),
@@ -84,3 +98,12 @@ def test_where_all_is_well_nothing_is_to_do() -> None:
         *("controller", "token", "clock", "nodes", "access", "git", "python"),
     ]
     assert not any(one.to_fix for one in lines)
+
+
+def test_at_a_controller_that_does_not_lead_no_node_is_missing() -> None:
+    """Nodes report to the one that leads: to start an agent here would be wrong."""
+    lines = examination.examine(_seen(adoption=SECOND, nodes=()))
+    wrong = [(one.part, one.to_fix) for one in lines if one.verdict == "wrong"]
+    assert [part for part, _ in wrong] == ["controller"]
+    assert "muster login URL of the controller that leads" in wrong[0][1]
+    assert not any("agent" in one.to_fix for one in lines)
