@@ -6,12 +6,15 @@ heading counts only if it begins a later try; any other unknown line is output.
 """
 
 import re
+from collections.abc import Callable, Iterator
 
 #: Beginning of the controller's lines, and the form of those that begin a try.
 _MARK = b"muster: "
 _HEADING = re.compile(rb"muster: (?:.+, )?try (\d+) on [^ ,]+(?:,.*)?\n?")
 #: The controller's other lines: about output that it can't have.
-_NOTICE = re.compile(rb"muster: (?:node \S+ |no attempt at |its \w+ was cut off)[^\n]*\n?")
+_NOTICE = re.compile(
+    rb"muster: (?:node \S+ |no attempt at |its \w+ was cut off|its \w+ lacks )[^\n]*\n?"
+)
 #: The longest line that is held back until it is complete.
 _LINE_BYTES_MAX = 4096
 
@@ -20,9 +23,39 @@ _LINE_BYTES_MAX = 4096
 _NONE_OF_TRY = re.compile(rb"muster: node \S+ keeps no \w+ of this try\n?")
 
 
+#: The controller's line if a node keeps only a part of the output of a try.
+_GAP = re.compile(rb"muster: its \w+ lacks [^\n]*\n?")
+
+
 def is_heading(line: bytes) -> bool:
     """Return True if a line begins a try."""
     return _HEADING.fullmatch(line) is not None
+
+
+def is_gap(line: bytes) -> bool:
+    """Return True if a line says that a part of the output is missing."""
+    return _GAP.fullmatch(line) is not None
+
+
+def without_gap(pieces: Iterator[bytes], tell: Callable[[str], None]) -> Iterator[bytes]:
+    """Yield a stream without a first line that says that its beginning is missing: that is told."""
+    head = b""
+    for piece in pieces:
+        head += piece
+        if b"\n" in head or len(head) >= _LINE_BYTES_MAX:
+            break
+    line, end, rest = head.partition(b"\n")
+    if is_gap(line + end):
+        tell(gap_text(line))
+        head = rest
+    if head:
+        yield head
+    yield from pieces
+
+
+def gap_text(line: bytes) -> str:
+    """Return what a line says of a missing part, without the mark before it."""
+    return line.removeprefix(_MARK).decode(errors="replace").strip()
 
 
 def is_none(line: bytes) -> bool:

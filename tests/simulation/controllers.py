@@ -72,7 +72,7 @@ class Git:
         """Return True if a controller has led before."""
         return self._was_run
 
-    def added_since(self, revision: str, head: str) -> frozenset[str]:
+    def added_since(self, revision: str, head: str, until: float | None) -> frozenset[str]:
         """Return no files: what is new is shown, and nothing follows from it."""
         return frozenset()
 

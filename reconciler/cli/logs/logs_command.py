@@ -196,7 +196,8 @@ def _read(
     """Yield the output of one task as it comes: of one stream, or of both in order of time."""
     path, follows = f"/v1/jobs/{name}/logs", query["follow"] == "true"
     if query["stream"] != log_hints.BOTH:
-        yield from patient.follow(name, query) if follows else api.stream(path, query)
+        pieces = patient.follow(name, query) if follows else api.stream(path, query)
+        yield from pieces if follows else stream_position.without_gap(pieces, terminal.note)
         return
 
     def opened(stream: str) -> Iterator[bytes]:
@@ -205,7 +206,7 @@ def _read(
 
     tail = int(query["tail"]) if "tail" in query else None
     yield from merged_streams.merged(
-        opened, follows=follows, shown="timestamps" in query, tail=tail
+        opened, follows=follows, shown="timestamps" in query, tail=tail, tell=terminal.note
     )
 
 

@@ -18,6 +18,8 @@ from reconciler.model.values import times
 STREAMS = ("stdout", "stderr")
 #: The most parts of a stream that wait for the other one.
 WAITING_MAX = 1024
+#: The most bytes of lines of one time that are a part, unless one line alone is longer.
+BLOCK_BYTES_MAX = 16 * 1024
 #: How long a part of output that is followed waits for the other stream: at first, and later.
 FIRST_S, QUIET_S = 2.0, 0.5
 #: The most bytes of a time before a line, and of a line of the controller.
@@ -28,7 +30,7 @@ _WORD = re.compile(r"\b(?:stdout|stderr)\b")
 
 
 class LinePart(NamedTuple):
-    """A line of a stream, or a part of it.
+    """A line of a stream, or a part of it, or whole lines of one time.
 
     Attributes:
         at: seconds since the epoch; of a line without a time that of the line before.
@@ -53,27 +55,53 @@ def parts(pieces: Iterator[bytes], *, shown: bool) -> Iterator[LinePart]:
     """Yield lines and parts of them from a stream with times; ``shown``: with the time before."""
     at, begins, held = 0.0, True, b""
     for piece in pieces:
-        data, held = held + piece, b""
-        while data:
-            head = b""
-            controls = begins and data.startswith(_CONTROLLER)
+        data, held, place = held + piece, b"", 0
+        while place < len(data):
+            head, controls = b"", begins and data.startswith(_CONTROLLER, place)
+            end = data.find(b"\n", place) + 1
             if begins:
                 size_max = _TOLD_BYTES_MAX if controls else _TIME_BYTES_MAX
-                is_whole = b"\n" in data or (b" " in data and not controls)
-                if not is_whole and len(data) < size_max:
-                    held = data
+                is_whole = end or (not controls and data.find(b" ", place) >= 0)
+                if not is_whole and len(data) - place < size_max:
+                    held = data[place:]
                     break
-                if found := _TIME.match(data):
+                if found := _TIME.match(data, place):
                     head = found[0]
                     at = at if found[1] == b"-" else times.parse_time(found[1].decode())
-            line, end, rest = data[len(head) :].partition(b"\n")
-            text = line + end
+            if head and end:
+                text, place = _lines(data, place, head, shown=shown)
+            else:
+                first, place = place if shown else place + len(head), end or len(data)
+                text = data[first:place]
             is_heading = controls and stream_position.is_heading(text)
-            whole = head + text if shown else text
-            yield LinePart(at, whole, begins, is_heading, controls and not is_heading)
-            begins, data = bool(end), rest
+            yield LinePart(at, text, begins, is_heading, controls and not is_heading)
+            begins = text.endswith(b"\n")
     if held:
         yield LinePart(at, held, begins)
+
+
+def _lines(data: bytes, place: int, head: bytes, *, shown: bool) -> tuple[bytes, int]:
+    """Return whole lines of one time, and the place behind them.
+
+    A node marks times every half second, in which a task may write thousands of lines.
+
+    Args:
+        data: of a stream.
+        place: of the first line, which is whole.
+        head: the time before each of the lines.
+        shown: keep the time.
+    """
+    found: list[bytes] = []
+    last = place + BLOCK_BYTES_MAX
+    skipped = 0 if shown else len(head)
+    end = data.find(b"\n", place) + 1
+    while end and (end <= last or not found):
+        found.append(data[place + skipped : end])
+        place = end
+        if not data.startswith(head, place):
+            break
+        end = data.find(b"\n", place) + 1
+    return b"".join(found), place
 
 
 class MergedStreams:
@@ -167,7 +195,12 @@ class MergedStreams:
 
 
 def merged(
-    opened: Callable[[str], Iterator[bytes]], *, follows: bool, shown: bool, tail: int | None
+    opened: Callable[[str], Iterator[bytes]],
+    *,
+    follows: bool,
+    shown: bool,
+    tail: int | None,
+    tell: Callable[[str], None],
 ) -> Iterator[bytes]:
     """Yield the output of a task, merged from both streams.
 
@@ -179,29 +212,31 @@ def merged(
         follows: the streams go on as output is written.
         shown: with the time before each line.
         tail: the number of lines of each stream; as many are left of both, unless it is followed.
+        tell: called with what is missing at the beginning.
     """
     streams = MergedStreams(follows=follows)
-    found = _once(streams.read(lambda stream: parts(opened(stream), shown=shown)))
+    found = _once(streams.read(lambda stream: parts(opened(stream), shown=shown)), tell)
     if tail is None or follows:
         yield from found
         return
     kept: deque[bytes] = deque(maxlen=tail)
     line = b""
     for text in found:
-        line += text
-        if text.endswith(b"\n"):
-            kept.append(line)
-            line = b""
+        *whole, line = (line + text).split(b"\n")
+        kept.extend(one + b"\n" for one in whole)
     if line:
         kept.append(line)
     yield from kept
 
 
-def _once(found: Iterator[LinePart]) -> Iterator[bytes]:
+def _once(found: Iterator[LinePart], tell: Callable[[str], None]) -> Iterator[bytes]:
     told: set[str] = set()
     nothing = b""
     is_empty = True
     for part in found:
+        if part.told and stream_position.is_gap(part.text):
+            tell(stream_position.gap_text(part.text))
+            continue
         if part.told or part.heading:
             text = _WORD.sub("output", part.text.decode(errors="replace"))
             if stream_position.is_none(part.text):

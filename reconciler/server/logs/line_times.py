@@ -42,22 +42,25 @@ class TimedLines:
         if piece.data and piece.offset != self._end:
             self._inside = None  # the log was cut meanwhile
         offsets = [mark.offset for mark in piece.marks]
-        lines, at = [], piece.offset
-        for line in piece.data.splitlines(keepends=True):
+        data, found, begin = piece.data, [], 0
+        while begin < len(data):
+            last, stamp = begin, b""
             if self._inside is None:
-                place = bisect.bisect_right(offsets, at)
+                place = bisect.bisect_right(offsets, piece.offset + begin)
                 before = piece.marks[place - 1].at if place else self._began
                 written = piece.marks[place].at if place < len(offsets) else None
                 self._inside = self._is_wanted(before, written)
-                if self._inside and self._shown:
-                    lines.append(f"{_time(written)} ".encode())
+                stamp = f"{_time(written)} ".encode() if self._shown else b""
+                # all lines that begin before the next mark were written by the same time
+                last = (offsets[place] - piece.offset if place < len(offsets) else len(data)) - 1
+            end = data.find(b"\n", min(last, len(data) - 1)) + 1 or len(data)
             if self._inside:
-                lines.append(line)
-            at += len(line)
-            if line.endswith(b"\n"):
+                found.append(_stamped(data[begin:end], stamp))
+            begin = end
+            if data.endswith(b"\n", 0, end):
                 self._inside = None
-        self._end = at if piece.data else self._end
-        return b"".join(lines)
+        self._end = piece.offset + len(data) if data else self._end
+        return b"".join(found)
 
     def _is_wanted(self, before: float, written: float | None) -> bool:
         """Return True if a line may have been written in the requested span."""
@@ -65,6 +68,13 @@ class TimedLines:
             return True
         late = self._until is not None and before > self._until
         return not late and not (self._since is not None and written < self._since)
+
+
+def _stamped(lines: bytes, stamp: bytes) -> bytes:
+    """Return lines with a stamp before each of them."""
+    if not stamp:
+        return lines
+    return stamp + lines[:-1].replace(b"\n", b"\n" + stamp) + lines[-1:]
 
 
 def _time(at: float | None) -> str:

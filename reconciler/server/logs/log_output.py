@@ -7,11 +7,11 @@ Errors after the answer has begun are said in the text, on a line of their own t
 import asyncio
 import math
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
 
 import msgspec
 from litestar.concurrency import sync_to_thread
 
+from reconciler.model.protocol import agent_messages
 from reconciler.model.state import records
 from reconciler.model.state.states import (
     ELEMENT_CODES,
@@ -20,7 +20,7 @@ from reconciler.model.state.states import (
     EndReason,
     NodeState,
 )
-from reconciler.model.values import times
+from reconciler.model.values import quantities, times
 from reconciler.server.logs import line_times
 from reconciler.server.nodes import log_relay
 from reconciler.server.waits import CycleNews
@@ -32,6 +32,8 @@ LOOK_EVERY_S = 2.0
 PLACE_S_MAX = 60.0
 #: Pieces of less than this end what a node has for now.
 FULL_PIECE_BYTES = 64 * 1024
+#: Why a part of a long log is missing.
+WHY_CUT = "a node keeps the newest part of a long log (--log-limit)"
 
 
 class LogSelection(msgspec.Struct, frozen=True):
@@ -140,6 +142,15 @@ def unreachable(reader: StoreReader, attempt: records.AttemptRecord) -> str | No
     heard = f"was last heard at {_second(node.last_report_at)}" if node.last_report_at else ""
     why = ", ".join(filter(None, (f"is {node.state.value}", heard)))
     return f"node {attempt.node} {why}: it has the output of this try, once it is back"
+
+
+async def _with_gaps(
+    pieces: AsyncIterator[agent_messages.LogChunk], offset: int
+) -> AsyncIterator[tuple[agent_messages.LogChunk, int]]:
+    """Yield pieces from an offset on, each with the bytes that are missing before it."""
+    async for piece in pieces:
+        yield piece, max(0, piece.offset - offset) if piece.data else 0
+        offset = piece.offset + len(piece.data) if piece.data else offset
 
 
 class LogOutput:
@@ -251,7 +262,8 @@ class LogOutput:
                     follow=follow,
                     times=wanted.timed,
                 )
-                async for data, at in self._data(pieces, held, lines if wanted.timed else None):
+                timed = lines if wanted.timed else None
+                async for data, at in self._data(_with_gaps(pieces, offset), held, timed):
                     offset, place_until = at, None
                     if data:
                         is_told = False
@@ -291,13 +303,16 @@ class LogOutput:
 
     async def _data(
         self,
-        pieces: AsyncIterator[Any],
+        pieces: AsyncIterator[tuple[agent_messages.LogChunk, int]],
         held: log_relay.Tail | None,
         lines: line_times.TimedLines | None,
     ) -> AsyncIterator[tuple[bytes, int]]:
         """Yield bytes to show, and the offset behind them."""
-        async for piece in pieces:
+        async for piece, lost in pieces:
             after = piece.offset + len(piece.data)
+            if lost and held is None and self._wanted.stream != "metrics":
+                size = quantities.format_memory(lost)
+                yield _line(f"its {self._wanted.stream} lacks {size}: {WHY_CUT}"), piece.offset
             data = piece.data if lines is None else lines.add(piece)
             if held is not None:
                 held.add(data)

@@ -136,3 +136,27 @@ def test_a_place_is_not_waited_for_for_ever_and_once_for_a_node(
         "muster: node n1 had no place: this output is missing here",
         "muster: node n1 is not asked again: it has sent nothing",
     ]
+
+
+class CutRelay(Relay):
+    """Has the end of a log of which the first bytes are gone, and which is cut once more."""
+
+    async def read(
+        self, attempt: Any, *_: Any, **__: Any
+    ) -> AsyncIterator[agent_messages.LogChunk]:
+        yield agent_messages.LogChunk(offset=3 * 2**30)
+        yield agent_messages.LogChunk(b"late\n", offset=3 * 2**30)
+        yield agent_messages.LogChunk(b"later\n", offset=3 * 2**30 + 5)
+        yield agent_messages.LogChunk(b"last\n", offset=4 * 2**30 + 11, end=True)
+
+
+@pytest.mark.parametrize("timestamps", [False, True])
+def test_what_a_node_keeps_no_more_is_said_where_it_is_missing(*, timestamps: bool) -> None:
+    one = samples.attempt(JOB, 0, state=AttemptState.ENDED, node="n2")
+    reader: Any = types.SimpleNamespace(attempts=lambda *_, **__: [one], node=samples.node)
+    wanted = log_output.LogSelection(
+        "sweep", "sweep.1.0", 0, "main", 0, None, "stdout", follow=False, timestamps=timestamps
+    )
+    lines = [line.removeprefix("- ") for line in shown(reader, CutRelay(), wanted)]
+    lacks = "muster: its stdout lacks %s: a node keeps the newest part of a long log (--log-limit)"
+    assert lines == [lacks % "3Gi", "late", "later", lacks % "1Gi", "last"]

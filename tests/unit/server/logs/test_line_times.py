@@ -1,10 +1,12 @@
 """Lines of output and the times at which they were written, from marks."""
 
+import random
 from typing import Any
 
 import pytest
 
 from reconciler.model.protocol import agent_messages
+from reconciler.model.values import times
 from reconciler.server.logs import line_times
 
 MARKS = (
@@ -69,3 +71,32 @@ def test_a_log_that_was_cut_begins_a_line() -> None:
 def test_of_a_node_that_knows_no_times_nothing_is_left_out() -> None:
     old = agent_messages.LogChunk(b"one\n")
     assert shown(old, shown=True, since=1e9) == ["- one"]
+
+
+def naive(piece: agent_messages.LogChunk) -> list[str]:
+    """Return the lines of a whole log with their times, each looked up by itself."""
+    found, at = [], 0
+    for line in piece.data.split(b"\n")[:-1]:
+        later = [mark.at for mark in piece.marks if mark.offset > at]
+        time = times.format_time(later[0]) if later else line_times.UNKNOWN
+        found.append(f"{time} {line.decode()}")
+        at += len(line) + 1
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_lines_between_two_marks_have_the_time_of_the_later_one(seed: int) -> None:
+    pick = random.Random(seed)
+    data = b"".join(b"x" * pick.randrange(5) + b"\n" for _ in range(60))
+    offsets = sorted({pick.randrange(1, len(data)) for _ in range(8)})
+    marks = tuple(
+        agent_messages.LogMark(100.0 + place, offset) for place, offset in enumerate(offsets)
+    )
+    whole = agent_messages.LogChunk(data, marks=marks)
+    assert shown(whole, shown=True) == naive(whole)
+    cut = pick.randrange(1, len(data))
+    pieces = (
+        agent_messages.LogChunk(data[:cut], marks=marks),
+        agent_messages.LogChunk(data[cut:], offset=cut, marks=marks),
+    )
+    assert shown(*pieces, shown=True) == naive(whole)
