@@ -286,6 +286,14 @@ def verify(
             help="A clone with its notes, whose hashes are compared too. Default: none.",
         ),
     ] = None,
+    begins: Annotated[
+        str | None,
+        typer.Option(
+            "--begins",
+            metavar="REVISION",
+            help="First revision of this log, if the one before it was lost. Default: none was.",
+        ),
+    ] = None,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
@@ -293,7 +301,8 @@ def verify(
 
     Exits with 1 if it is broken. A chain that was written anew as a whole is intact, but differs
     from what the notes on revisions say: fetch them with `git fetch origin
-    refs/notes/muster:refs/notes/muster`, and give --repo with --file.
+    refs/notes/muster:refs/notes/muster`, and give --repo with --file. After the loss of a log, name
+    with --begins the revision with which the new one begins: notes before it are of the lost log.
 
     Example: muster audit verify
 
@@ -303,6 +312,8 @@ def verify(
     """
     if repository is not None and file is None:
         terminal.fail("--repo compares a copy of the log: give it with --file", terminal.USAGE)
+    if begins is not None and repository is None:
+        terminal.fail("--begins says which notes count: give it with --repo", terminal.USAGE)
     if file is not None:
         found = _verify_file(file, first)
     else:
@@ -310,7 +321,7 @@ def verify(
             found = _found_in(api.get("/v1/audit/verify", first=first if first > 1 else None))
     _tell(found, first)
     if repository is not None and file is not None:
-        _compare(file, repository)
+        _compare(file, repository, begins)
 
 
 def _verify_file(file: Path, first: int) -> _Found:
@@ -346,19 +357,27 @@ def _found_in(answer: Json) -> _Found:
     )
 
 
-def _compare(file: Path, repository: Path) -> None:
+def _compare(file: Path, repository: Path, begins: str | None) -> None:
     """Compare a copy of the log with the notes of a repository. Exit if they differ."""
     try:
-        found = audit_anchors.compare_files(file, repository)
+        found = audit_anchors.compare_files(file, repository, begins)
+        first = audit_anchors.first_revision(file) if found.wrong and begins is None else ""
     except audit_anchors.AnchorError as error:
         terminal.fail(str(error))
     if found.wrong:
         more = len(found.wrong) - _WRONG_SHOWN
         terminal.fail(
-            "; ".join(found.wrong[:_WRONG_SHOWN]) + (f"; and {more} more" if more > 0 else "")
+            "; ".join(found.wrong[:_WRONG_SHOWN])
+            + (f"; and {more} more" if more > 0 else "")
+            + (f". If you know that the log before was lost: --begins {first[:12]}" * bool(first))
         )
     gone = f"; {found.gone} more are of lines that were dropped since" if found.gone else ""
     terminal.note(f"{found.compared} hashes in notes of {repository} agree{gone}")
+    if found.earlier:
+        terminal.note(
+            f"{terminal.counted(found.earlier, 'note')} before {begins} were not compared: they "
+            "are of an earlier log, and verify it with --file if it was kept"
+        )
 
 
 class _Found(NamedTuple):

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from reconciler.changes import notes
 from reconciler.desired.git import git_commands, source
+from reconciler.model.values import found_values
+from reconciler.model.values.text_lines import split_lines
 from reconciler.operations.audit import audit_log
 
 _ANCHOR = re.compile(r"; audit (?P<number>[0-9]{1,12}) (?P<hash>[0-9a-f]{64})\b")
@@ -50,11 +52,33 @@ class AnchorComparison(NamedTuple):
         compared: anchors whose line is in the log, with the same hash.
         gone: anchors whose line was dropped since, as retention does.
         wrong: what is wrong, a sentence for each anchor that does not hold.
+        earlier: anchors of a log before this one, which are not compared.
     """
 
     compared: int
     gone: int
     wrong: list[str]
+    earlier: int = 0
+
+
+def earlier_than(
+    repository: source.GitSource, anchors: Iterable[Anchor], begins: str
+) -> frozenset[Anchor]:
+    """Return the anchors on revisions before the one with which a log begins.
+
+    Raises:
+        AnchorError: there is no such revision.
+        GitError: the repository cannot be read.
+    """
+    words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{begins}^{{commit}}")
+    first = git_commands.run(repository.folder, *words, good=(0, 1)).stdout.decode().strip()
+    if not first:
+        raise AnchorError(
+            f"--begins: found {found_values.quote(begins)}, expected a revision of the repository"
+        )
+    listed = git_commands.run(repository.folder, "rev-list", first, "--").stdout.decode()
+    before = set(split_lines(listed)) - {first}
+    return frozenset(anchor for anchor in anchors if anchor.revision in before)
 
 
 def compare(log: audit_log.Log, anchors: Iterable[Anchor]) -> AnchorComparison:
@@ -86,8 +110,29 @@ def compare(log: audit_log.Log, anchors: Iterable[Anchor]) -> AnchorComparison:
     return AnchorComparison(compared, gone, wrong)
 
 
-def compare_files(log: Path, repository: Path) -> AnchorComparison:
+def first_revision(log: Path) -> str:
+    """Return the revision with which a log begins; empty if its first line is gone.
+
+    Raises:
+        AnchorError: it can't be read.
+    """
+    revision = ""
+    try:
+        for line in audit_log.Log(log).newest_first():
+            revision = line.entry.revision if line.number == 1 else ""
+    except (OSError, ValueError) as error:
+        raise AnchorError(str(error)) from error
+    return revision
+
+
+def compare_files(log: Path, repository: Path, begins: str | None = None) -> AnchorComparison:
     """Compare a copy of the log with the notes of a repository, both on this machine.
+
+    Args:
+        log: the copy.
+        repository: a clone with its notes.
+        begins: revision with which the log begins, if the log before it was lost; None: it has
+            all lines since the first note, but for those that were dropped.
 
     Raises:
         AnchorError: one of them can't be read, or the repository has no anchors.
@@ -95,9 +140,12 @@ def compare_files(log: Path, repository: Path) -> AnchorComparison:
     try:
         with contextlib.closing(source.GitSource(str(repository.resolve()))) as opened:
             anchors = read(opened)
-        found = compare(audit_log.Log(log), anchors)
+            earlier = frozenset() if begins is None else earlier_than(opened, anchors, begins)
+        found = compare(audit_log.Log(log), [one for one in anchors if one not in earlier])
     except git_commands.GitError as error:
         raise AnchorError(f"--repo {repository}: {error}") from error
+    except AnchorError:
+        raise
     except (OSError, ValueError) as error:
         raise AnchorError(str(error)) from error
     if not anchors:
@@ -108,4 +156,4 @@ def compare_files(log: Path, repository: Path) -> AnchorComparison:
         raise AnchorError(
             f"nothing was compared: the notes of {repository} name no line that is in this log"
         )
-    return found
+    return found._replace(earlier=len(earlier))

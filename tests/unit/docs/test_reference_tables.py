@@ -1,5 +1,6 @@
 """The pages of reasons, events and exit codes list what the code has."""
 
+import argparse
 import ast
 import re
 
@@ -73,6 +74,10 @@ def test_every_reason_has_a_section_in_order_of_precedence() -> None:
     for section in text.split("\n## ")[1:]:
         lines = re.findall(r"^- (Message|To fix): ", section, re.MULTILINE)
         assert lines == ["Message", "To fix"], section.split("\n")[0]
+
+
+def test_no_hidden_option_is_listed() -> None:
+    assert argparse.SUPPRESS not in page("cli.md")
 
 
 def test_every_event_is_in_the_table() -> None:

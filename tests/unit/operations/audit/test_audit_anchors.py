@@ -1,9 +1,11 @@
 """A log is compared with the hashes that notes hold, which a chain written anew does not have."""
 
 import contextlib
+import io
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from reconciler.changes import notes
@@ -54,7 +56,7 @@ def scene(tmp_path: Path) -> Scene:
 
 
 def test_a_log_agrees_with_its_notes(scene: Scene) -> None:
-    assert scene.compare() == (4, 0, [])
+    assert scene.compare() == (4, 0, [], 0)
 
 
 def test_notes_that_somebody_removed_agree_again_as_a_whole(scene: Scene) -> None:
@@ -62,7 +64,7 @@ def test_notes_that_somebody_removed_agree_again_as_a_whole(scene: Scene) -> Non
     assert scene.compare().compared == 0
     with contextlib.closing(source.GitSource(str(scene.repository))) as opened:
         assert notes.restore(opened)
-    assert scene.compare() == (4, 0, [])
+    assert scene.compare() == (4, 0, [], 0)
 
 
 def test_a_chain_that_was_written_anew_does_not(scene: Scene) -> None:
@@ -88,7 +90,7 @@ def test_a_log_that_was_cut_does_not(scene: Scene) -> None:
 def test_lines_that_were_dropped_are_counted_apart(scene: Scene) -> None:
     lines = scene.log.path.read_bytes().splitlines(keepends=True)
     scene.log.path.write_bytes(b"".join(lines[4:]))
-    assert scene.compare() == (3, 1, [])
+    assert scene.compare() == (3, 1, [], 0)
 
 
 @pytest.mark.parametrize("is_anew", [False, True])
@@ -138,3 +140,67 @@ def test_a_log_that_begins_after_all_notes_proves_nothing(scene: Scene) -> None:
 def test_a_folder_that_is_no_repository_is_named(scene: Scene, tmp_path: Path) -> None:
     with pytest.raises(audit_anchors.AnchorError, match=f"--repo {tmp_path}: "):
         audit_anchors.compare_files(scene.log.path, tmp_path)
+
+
+class LostScene(Scene):
+    """A log that was lost, and a new one, which begins with the newest revision."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.log.path.rename(folder / "lost.jsonl")
+        self.log = audit_log.Log(folder / "audit.jsonl")
+        self.begins = self.append(LINES + 1)
+        for number in range(LINES + 2, LINES + 6):
+            self.append(number)
+
+    def append(self, number: int) -> str:
+        """Make a revision that the new log has, with its note; returns it."""
+        self.git("commit", "-q", "--allow-empty", "-m", f"{number}")
+        revision = self.git("rev-parse", "HEAD")
+        self.note(self.log.append(msgspec.structs.replace(entry(number), revision=revision)))
+        return revision
+
+    def verify(self, *words: str) -> tuple[object, str]:
+        """Run the command; returns its exit status, and what it says on stderr."""
+        said = io.StringIO()
+        argv = ["muster", "audit", "verify", "--file", str(self.log.path), *words]
+        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(said):
+            patch.setattr("sys.argv", [*argv, "--repo", str(self.repository)])
+            with pytest.raises(SystemExit) as left:
+                main.main()
+        return left.value.code, " ".join(said.getvalue().split())
+
+
+@pytest.fixture
+def lost(tmp_path: Path) -> LostScene:
+    return LostScene(tmp_path)
+
+
+def test_after_the_loss_of_a_log_the_new_one_agrees_with_its_own_notes(lost: LostScene) -> None:
+    code, said = lost.verify()
+    assert code == terminal.ERROR
+    assert said.endswith(f"If you know that the log before was lost: --begins {lost.begins[:12]}")
+    code, said = lost.verify("--begins", lost.begins[:12])
+    assert not code
+    assert "5 hashes in notes of" in said
+    assert "4 notes before" in said
+    found = audit_anchors.compare_files(lost.log.path, lost.repository, lost.begins)
+    assert found == (5, 0, [], 4)
+
+
+def test_what_is_written_anew_later_does_not_drown(lost: LostScene) -> None:
+    last = lost.git("rev-parse", "HEAD")
+    lost.log.path.unlink()
+    anew = audit_log.Log(lost.log.path)
+    for number in range(1, 6):
+        anew.append(entry(number, "nothing happened" if number == 4 else ""))
+    code, said = lost.verify("--begins", lost.begins)
+    assert code == terminal.ERROR
+    assert f"line 5, which the note on {last[:12]} names, has another hash" in said
+    assert "--begins" not in said
+
+
+@pytest.mark.parametrize("begins", ["nothing", "-x", "--all", ""])
+def test_a_log_begins_with_a_revision(lost: LostScene, begins: str) -> None:
+    with pytest.raises(audit_anchors.AnchorError, match=r"--begins: found .*, expected a rev"):
+        audit_anchors.compare_files(lost.log.path, lost.repository, begins)
