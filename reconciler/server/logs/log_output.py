@@ -311,7 +311,7 @@ class LogOutput:
         async for piece, lost in pieces:
             after = piece.offset + len(piece.data)
             if lost and held is None and self._wanted.stream != "metrics":
-                size = quantities.format_memory(lost)
+                size = quantities.short_memory(lost)
                 yield _line(f"its {self._wanted.stream} lacks {size}: {WHY_CUT}"), piece.offset
             data = piece.data if lines is None else lines.add(piece)
             if held is not None:

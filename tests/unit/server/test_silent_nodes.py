@@ -147,7 +147,7 @@ class CutRelay(Relay):
         yield agent_messages.LogChunk(offset=3 * 2**30)
         yield agent_messages.LogChunk(b"late\n", offset=3 * 2**30)
         yield agent_messages.LogChunk(b"later\n", offset=3 * 2**30 + 5)
-        yield agent_messages.LogChunk(b"last\n", offset=4 * 2**30 + 11, end=True)
+        yield agent_messages.LogChunk(b"last\n", offset=4 * 2**30 + 999_999, end=True)
 
 
 @pytest.mark.parametrize("timestamps", [False, True])
