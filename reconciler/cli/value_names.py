@@ -11,6 +11,7 @@ _OPTIONS: dict[str, str] = {
     "--accept-revision": "COMMIT",
     "--array": "ELEMENTS",
     "--base": "REVISION",
+    "--begins": "REVISION",
     "--branch": "BRANCH",
     "--begin": "TIME",
     "--by": "COLUMNS",

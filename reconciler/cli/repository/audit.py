@@ -290,7 +290,6 @@ def verify(
         str | None,
         typer.Option(
             "--begins",
-            metavar="REVISION",
             help="First revision of this log, if the one before it was lost. Default: none was.",
         ),
     ] = None,

@@ -15,7 +15,7 @@ _ASSUMED = frozenset({EndReason.LOST.value, EndReason.NODE_LOST.value})
 
 
 class RowEnd(msgspec.Struct, frozen=True):
-    """What a row says of when an attempt ran, and how that ended.
+    """The times and the end of an attempt, as one row has them.
 
     Attributes:
         assigned: when it was assigned, in seconds since the epoch; None: the row does not say.

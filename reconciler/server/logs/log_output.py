@@ -144,6 +144,16 @@ def unreachable(reader: StoreReader, attempt: records.AttemptRecord) -> str | No
     return f"node {attempt.node} {why}: it has the output of this try, once it is back"
 
 
+def _timed(wanted: LogSelection, attempt: records.AttemptRecord) -> line_times.TimedLines | None:
+    """Return what finds the times of an attempt's lines; None if times do not matter."""
+    if not wanted.timed:
+        return None
+    began = attempt.started_at or attempt.assigned_at
+    return line_times.TimedLines(
+        began, since=wanted.since, until=wanted.until, shown=wanted.timestamps
+    )
+
+
 async def _with_gaps(
     pieces: AsyncIterator[agent_messages.LogChunk], offset: int
 ) -> AsyncIterator[tuple[agent_messages.LogChunk, int]]:
@@ -246,10 +256,7 @@ class LogOutput:
             return
         offset = 0
         held = None if tail is None else log_relay.Tail(tail)
-        began = attempt.started_at or attempt.assigned_at
-        lines = line_times.TimedLines(
-            began, since=wanted.since, until=wanted.until, shown=wanted.timestamps
-        )
+        lines = _timed(wanted, attempt)
         is_told = False
         place_until: float | None = None
         while True:
@@ -262,8 +269,7 @@ class LogOutput:
                     follow=follow,
                     times=wanted.timed,
                 )
-                timed = lines if wanted.timed else None
-                async for data, at in self._data(_with_gaps(pieces, offset), held, timed):
+                async for data, at in self._data(_with_gaps(pieces, offset), held, lines):
                     offset, place_until = at, None
                     if data:
                         is_told = False

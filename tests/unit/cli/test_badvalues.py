@@ -12,7 +12,17 @@ from reconciler.cli import main, terminal
 LOOKED_UP = frozenset(
     {
         *("--reason", "--clone", "--token-file", "--ca", "--folder", "--file", "--repo", "--path"),
-        *("--branch", "--head", "--base", "--against", "--owner", "--job", "--node", "--pool"),
+        *(
+            "--branch",
+            "--head",
+            "--base",
+            "--begins",
+            "--against",
+            "--owner",
+            "--job",
+            "--node",
+            "--pool",
+        ),
         *("--object", "--person", "--chdir"),
         *("--queue", "--priority-class", "--task", "--metric", "--prices", "--png", "--html"),
         *("--provisioners", "--secrets", "--notify-secrets", "--out"),
