@@ -248,8 +248,8 @@ def settle(jobs: cycle_jobs.CycleJobs, draft: job_draft.JobDraft) -> None:
             if counts(_ENDED[state]):
                 jobs.set_state(draft, state, draft.message)
                 return
-        if draft.message.startswith(job_draft.LATE):
-            draft.message = ""  # the deadline was met or removed
+        if draft.declared_over or draft.message.startswith(job_draft.LATE):
+            draft.message = ""  # it was alive after all; the deadline was met or removed
         jobs.set_state(draft, JobState.SUCCEEDED)
     elif draft.spec.suspend:
         jobs.set_state(draft, JobState.HELD)

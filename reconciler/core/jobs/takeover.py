@@ -22,6 +22,8 @@ from reconciler.model.state.states import AttemptState, EndReason, JobState
 
 #: The message of a job that `muster adopt` did not name.
 DECLARED_OVER = "it counts as done: `muster adopt` did not name it"
+#: The same of a job of which something runs all the same.
+STILL_ALIVE = "it counts as done for what waits for it, and what runs of it goes on"
 #: What no store from the past can know again.
 LOST = (
     "what ended since, and its GPU time, is missing from budgets, fair shares, reports and "
@@ -115,7 +117,8 @@ def _end_declared(
             if code == job_draft.PENDING:
                 draft.set_element(element, JobState.CANCELLED)
                 draft.set_note(element, None)
-        draft.message = DECLARED_OVER
+        is_alive = any(draft.elements.count(code) for code in job_draft.LIVE_CODES)
+        draft.message = STILL_ALIVE if is_alive else DECLARED_OVER
         draft.declared_over = True
 
 

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from reconciler.core import reconcile
+from reconciler.core.jobs import takeover
 from reconciler.model import desired
 from reconciler.model.state import outcome, records
 from reconciler.model.state.states import AttemptState, EndReason, JobState
@@ -561,3 +562,17 @@ def test_what_counts_as_done_starts_no_more(*, is_heard: bool, is_elastic: bool)
     assert bed.on("a") == {}
     assert bed.state("a") is JobState.CANCELLED
     assert bed.world.memory.jobs["a"].declared_over
+
+
+def test_what_runs_of_a_job_that_counts_as_done_goes_on_and_ends_without_that_word() -> None:
+    bed = Recovering("a")
+    bed.tell("n0", runs(bed.id_of("a")), proven=True)
+    key = bed.world.jobs["a"].key
+    bed.recovery = desired.Recovery(ended=frozenset({key}), trusted=frozenset())
+    bed.cycle()
+    assert bed.on("a") == {bed.id_of("a"): "n0"}
+    assert bed.world.memory.jobs["a"].message == takeover.STILL_ALIVE
+    bed.recovery = None
+    bed.tell("n0", ended(bed.id_of("a")))
+    assert bed.state("a") is JobState.SUCCEEDED
+    assert bed.world.memory.jobs["a"].message == ""
