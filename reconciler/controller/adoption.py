@@ -202,11 +202,11 @@ class Adoption:
         observed, state = self._observed, self.state
         unheard = self._unheard(desired_state)
         confirmed: dict[str, set[tuple[int, str, int]]] = {}
+        lost: set[str] = set()
         for attempt in observed.attempts.values():
-            # its node has it, or has told its end; one that was lost may have ended in any way
-            is_lost = attempt.end_reason in elastic_jobs.LOSSES
-            is_told = attempt.state is not AttemptState.UNKNOWN and not is_lost
-            if is_told and self._is_heard(attempt.node):
+            if attempt.end_reason in elastic_jobs.LOSSES:
+                lost.add(attempt.job)  # it may have ended in any way
+            elif attempt.state is not AttemptState.UNKNOWN and self._is_heard(attempt.node):
                 task = (attempt.element, attempt.group, attempt.index)
                 confirmed.setdefault(attempt.job, set()).add(task)
         waits = bool(unheard) and now < state.ready_at
@@ -222,6 +222,7 @@ class Adoption:
                 del left[name]
             elif (
                 name in confirmed
+                and name not in lost
                 and record.key not in doubted
                 and self._is_known_whole(record, confirmed[name], is_over)
             ):

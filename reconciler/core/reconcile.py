@@ -248,8 +248,7 @@ def _update(
     check_trials.apply(context, structure)
     ended("health")
     # attempts, time limits, holds, budgets, drains -> verdicts, states of jobs, stop orders
-    recovery = desired_state.recovery
-    awaiting = recovery.awaiting if recovery is not None else frozenset[str]()
+    awaiting = desired_state.awaiting
     lifecycle.progress(context, structure, awaiting)
     quarantined_jobs.end_overdue(context, awaiting)
     budgets.enforce(context, structure)

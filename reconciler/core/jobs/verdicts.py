@@ -176,14 +176,21 @@ class TryJudge:
         if _has_led(draft.spec, attempts):
             self._finish(draft, element, attempts)
             return None
-        is_part = not (is_known or elastic_jobs.is_full(draft.spec, attempts))
         may_lose = elastic_jobs.is_resizable(draft.spec)
+        is_lost = any(a.end_reason in elastic_jobs.LOSSES for a in attempts)
+        is_whole = elastic_jobs.is_full(draft.spec, attempts) and not (may_lose and is_lost)
+        is_part = not (is_known or is_whole)
         if may_lose and not is_part and draft.note(element).verdict is None:
             self._departures.let_go(draft, element)
             attempts = self._under_way(draft, element)
         # a task that has ended may only have left others, which nobody has heard of so far
         waits = may_lose and is_part
         fault = None if waits else next((a for a in attempts if _is_fault(a)), None)
+        if fault is not None and fault.end_reason in elastic_jobs.LOSSES:
+            # what its node no longer has may have ended well: the others go on
+            is_unsure = not is_known or draft.declared_over
+            is_alive = any(a.state is not AttemptState.ENDED for a in attempts)
+            fault = None if is_unsure and is_alive else fault
         if fault is not None and draft.note(element).verdict is None:
             give_verdict(self._stops, draft, element, fault.end_reason or EndReason.EXITED)
             attempts = self._under_way(draft, element)

@@ -5,7 +5,7 @@ An element of which only some tasks leave has two: what leaves, then what stays.
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from reconciler.core import cycle_attempts
 from reconciler.core.jobs import elastic_jobs, run_times, running_gangs, verdicts
@@ -25,6 +25,7 @@ class AllocationBuilder:
         short_since: elements with fewer tasks than they need, and since when.
         expected_s: returns the expected run time of a job.
         at: the moment of the snapshot.
+        awaiting: jobs of which a store from the past may know a part only.
     """
 
     def __init__(
@@ -34,8 +35,11 @@ class AllocationBuilder:
         short_since: Mapping[str, float],
         expected_s: Callable[[desired.Job], float],
         at: float,
+        *,
+        awaiting: Collection[str] = (),
     ) -> None:
         self._at = at
+        self._awaiting = awaiting
         self._nodes = shapes.table
         self._selectors = shapes.selectors
         self._shapes = shapes
@@ -139,7 +143,7 @@ class AllocationBuilder:
             shape=shape,
             matches=self._selectors.matching(spec),
             exclusive=spec.exclusive,
-            least=self._still_needed(spec, element) if resizable else (),
+            least=self._still_needed(record, element) if resizable else (),
             doubtful=doubtful,
             moving=bool(evicted) and any(stop.moving for stop in evicted),
             began=min(try_began, self._at),
@@ -150,8 +154,15 @@ class AllocationBuilder:
             leaves_by=max((a.stop.at + a.stop.grace_s for a in attempts if a.stop), default=0.0),
         )
 
-    def _still_needed(self, spec: desired.Job, element: int) -> tuple[int, ...]:
-        """Return how many tasks of each group must run on; those that have succeeded need not."""
+    def _still_needed(self, record: records.JobRecord, element: int) -> tuple[int, ...]:
+        """Return how many tasks of each group must run on.
+
+        Those that have succeeded need not. None must where nobody knows how many there are, or of a
+        job that counts as done.
+        """
+        spec = record.spec
+        if spec.name in self._awaiting or record.declared_over:
+            return (0,) * len(spec.groups)
         done = Counter(
             one.group
             for one in self._attempts.of_element(spec.name, element)

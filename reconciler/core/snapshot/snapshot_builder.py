@@ -98,8 +98,9 @@ def build(
     pending = _pending(
         context, desired_state, held=held, shapes=shapes, opened=opened, starts=starts
     )
+    short_since, awaiting = context.work.short_since, desired_state.awaiting
     maker = allocation_columns.AllocationBuilder(
-        shapes, context.attempts, context.work.short_since, expected_s, at
+        shapes, context.attempts, short_since, expected_s, at, awaiting=awaiting
     )
     holdings = maker.all(held)
     use = _decayed_use(structure, nodes, remembered, at)

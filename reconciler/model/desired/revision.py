@@ -216,3 +216,8 @@ class Desired(msgspec.Struct, frozen=True):
     status: SyncStatus = SyncStatus()
     quarantined: Mapping[str, str] = msgspec.field(default_factory=dict, name="aside")
     recovery: Recovery | None = None
+
+    @property
+    def awaiting(self) -> frozenset[str]:
+        """Names of jobs of which nothing starts, because they may have run already."""
+        return frozenset() if self.recovery is None else self.recovery.awaiting

@@ -211,13 +211,16 @@ def test_a_record_that_is_deleted_while_its_leader_is_waited_for_is_not_forgotte
 
 
 @pytest.mark.parametrize("reason", [EndReason.LOST, EndReason.NODE_LOST])
-def test_what_its_node_no_longer_has_may_have_ended_well(reason: EndReason) -> None:
-    """An elastic gang that had succeeded lost its tasks one by one, and began anew unasked."""
+@pytest.mark.parametrize("others", [0, 1])
+def test_what_its_node_no_longer_has_may_have_ended_well(reason: EndReason, others: int) -> None:
+    """An elastic gang that had succeeded began anew unasked, or one of its tasks did."""
     spec = elastic("gang")
     bed = Adopting(spec)
     bed.adopting.in_force(bed.wanted)
     bed.hear("n0", "n1")
     bed.runs(spec, 1, "n1", state=AttemptState.ENDED, end_reason=reason, ended_at=NOW + 1)
+    if others:
+        bed.runs(spec, 0, "n0")
     bed.adopting.look(bed.wanted, NOW + 2)
     assert bed.withheld() == {"gang"}
 

@@ -576,3 +576,52 @@ def test_what_runs_of_a_job_that_counts_as_done_goes_on_and_ends_without_that_wo
     bed.tell("n0", ended(bed.id_of("a")))
     assert bed.state("a") is JobState.SUCCEEDED
     assert bed.world.memory.jobs["a"].message == ""
+
+
+def _gang_of_two(least: int) -> desired.Job:
+    spec = job("a", count=2)
+    groups = (msgspec.structs.replace(spec.groups[0], minimum=least),)
+    return msgspec.structs.replace(spec, groups=groups)
+
+
+@pytest.mark.parametrize("least", [1, 2])
+@pytest.mark.parametrize("told", [ended, None])
+def test_what_runs_goes_on_whatever_became_of_its_siblings(
+    least: int, told: Callable[..., Any] | None
+) -> None:
+    """The sibling has ended after the store was copied: its node no longer has it, or says so."""
+    bed = Recovering("a", count=2)
+    bed.world.commit(_gang_of_two(least))
+    bed.cycle()
+    ids = [bed.id_of("a", index=n) for n in range(2)]
+    for n in range(2):
+        bed.tell(f"n{n}", runs(ids[n]), proven=True)
+    bed.world.now += 1000
+    bed.world.memory.leader_since = bed.world.now
+    bed.tell("n1", runs(ids[1]), proven=True)
+    bed.tell("n0", *([told(ids[0])] if told is not None else []), proven=True)
+    for _ in range(4):
+        bed.world.now += 100
+        bed.tell("n1", runs(ids[1]), proven=True)
+        (alive,) = bed.on("a")
+        assert alive == ids[1]
+        assert bed.world.memory.attempts[alive].stop is None
+
+
+def test_a_part_of_an_elastic_gang_is_not_too_small_while_the_rest_may_run() -> None:
+    """It left at once: fewer of its tasks ran than it needs, as far as anybody had heard."""
+    spec = job("a", count=4)
+    groups = (msgspec.structs.replace(spec.groups[0], minimum=2),)
+    settings = desired.ClusterSettings(scheduling=desired.Scheduling(stale_gang_s=0))
+    bed = Recovering("a", count=4)
+    bed.world.change_structure(settings=settings)
+    bed.world.commit(msgspec.structs.replace(spec, groups=groups))
+    bed.cycle()
+    ids = [bed.id_of("a", index=n) for n in range(2)]
+    bed.tell("n0", runs(ids[0]), proven=True)
+    for _ in range(3):
+        bed.cycle()
+    bed.tell("n1", runs(ids[1]), proven=True)
+    bed.cycle()
+    assert set(bed.on("a")) == set(ids)
+    assert [bed.world.memory.attempts[one].stop for one in ids] == [None, None]
