@@ -107,8 +107,13 @@ def read(
     if not repository.local:
         limits = (git_commands.REMOTE_TIMEOUT_S, BYTES_MAX)
         mirror_fetch.fetch(folder, (repository.address, name), name, *limits)
+    size = git_commands.run(folder, "cat-file", "-s", f"{commit}:{FILE}").stdout
+    if int(size) > BYTES_MAX:
+        raise git_commands.GitError(
+            f"{name} has {int(size)} bytes, more than the {BYTES_MAX} that a controller writes"
+        )
     body = git_commands.run(folder, "cat-file", "blob", f"{commit}:{FILE}").stdout
     try:
-        return unpack(body[:BYTES_MAX], keys)
+        return unpack(body, keys)
     except msgspec.DecodeError as error:
         raise git_commands.GitError(f"{name} can't be read ({error})") from None

@@ -211,11 +211,12 @@ class _OverrideTable:
             return submission_queue.put(request.items, self._in_force, self._desired, self._events)
         if isinstance(request, records.SettleSubmission):
             return submission_queue.settle(request, self._in_force, self._events, self._now)
+        waiting = {one.subject for one in self._in_force.values() if one.waiting is not None}
         if isinstance(request, ephemeral_requests.BeginEphemeral):
-            waiting = {one.subject for one in self._in_force.values() if one.waiting is not None}
             return ephemeral_jobs.begin(request, self._jobs, self._desired, waiting)
         if isinstance(request, ephemeral_requests.ChangeEphemeral):
-            return ephemeral_jobs.change(request, self._jobs, self._events)
+            change = ephemeral_jobs.change
+            return change(request, self._jobs, self._events, self._desired, waiting)
         requested = request.override
         why = self._put(requested)
         self._cancels[requested.owner] += requested.verb == "cancel" and not why

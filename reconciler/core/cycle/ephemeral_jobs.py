@@ -12,6 +12,7 @@ import msgspec
 from reconciler.core import job_errors
 from reconciler.core.cycle import cycle_events, cycle_jobs
 from reconciler.model import desired
+from reconciler.model.policy import access
 from reconciler.model.state import ephemeral_requests, records
 from reconciler.model.state.states import JobState
 
@@ -26,12 +27,23 @@ def begin(
 
     ``waiting`` are names of submissions that wait for git.
     """
+    return _begin(
+        [spec for spec in request.jobs if not _is_alive(spec, jobs)], jobs, desired_state, waiting
+    )
+
+
+def _begin(
+    new: Collection[desired.Job],
+    jobs: cycle_jobs.CycleJobs,
+    desired_state: desired.Desired,
+    waiting: Collection[str],
+) -> str:
+    """Begin runs, all or none. Return why that is refused; empty if it is not."""
     if not desired_state.structure.settings.ephemeral:
         return "the Cluster in force forbids jobs without a file in git (spec.ephemeral)"
     recovery = desired_state.recovery
     if recovery is not None and not recovery.answers:
         return "another controller leads this cluster"
-    new = [spec for spec in request.jobs if not _is_alive(spec, jobs)]
     for spec in new:
         if why := _why_taken(spec, jobs, desired_state, waiting):
             return why
@@ -47,15 +59,20 @@ def change(
     request: ephemeral_requests.ChangeEphemeral,
     jobs: cycle_jobs.CycleJobs,
     events: cycle_events.CycleEvents,
+    desired_state: desired.Desired,
+    waiting: Collection[str],
 ) -> str:
-    """Cancel, hold, release or run a job again. Return why that is refused; empty if it is not."""
+    """Cancel, hold, release or run a job again. Return why that is refused; empty if it is not.
+
+    ``waiting`` are names of submissions that wait for git.
+    """
     name = request.subject
     record = jobs.record_of(name)
     if record is None or not record.ephemeral:
         return f"there is no Job/{name} without a file in git"
     with job_errors.JobErrorScope(name):
         if request.verb == "rerun":
-            return _rerun(record, jobs)
+            return _rerun(record, jobs, desired_state, waiting)
         if record.finished:
             return (
                 f"run {record.spec.run} of Job/{name} is {record.state.value} already; "
@@ -95,9 +112,14 @@ def _change_live(
     return ""
 
 
-def _rerun(record: records.JobRecord, jobs: cycle_jobs.CycleJobs) -> str:
-    """Begin the next run of a job that has ended."""
-    name = record.name
+def _rerun(
+    record: records.JobRecord,
+    jobs: cycle_jobs.CycleJobs,
+    desired_state: desired.Desired,
+    waiting: Collection[str],
+) -> str:
+    """Begin the next run of a job that has ended, if it might begin today."""
+    name, structure = record.name, desired_state.structure
     if not record.finished:
         return f"run {record.spec.run} of Job/{name} has not ended: cancel it first"
     if name in jobs.finished_now:  # its last attempt is still being concluded
@@ -105,10 +127,13 @@ def _rerun(record: records.JobRecord, jobs: cycle_jobs.CycleJobs) -> str:
     spec = msgspec.structs.replace(
         record.spec, run=record.spec.run + 1, suspend=False, suspend_reason=""
     )
-    if jobs.has_begun(spec.key):
-        return f"run {spec.run} of Job/{name} was before"
-    jobs.add(spec, ephemeral=True)
-    return ""
+    above = desired.path_to_root(structure.queues, spec.queue)
+    asked = access.JobPriority(spec.priority)
+    if structure.access.roles and spec.priority > access.DEFAULT_PRIORITY:
+        decision = access.of_priority(structure.access, spec.owner, asked, spec.queue, above)
+        if not decision.allowed:
+            return f"{decision.why}. To fix: run it anew with what is allowed today"
+    return _begin([spec], jobs, desired_state, waiting)
 
 
 def _is_alive(spec: desired.Job, jobs: cycle_jobs.CycleJobs) -> bool:

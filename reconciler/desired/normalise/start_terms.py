@@ -8,6 +8,9 @@ from reconciler.model import desired
 from reconciler.model.documents import job_spec
 from reconciler.model.values import found_values, times
 
+#: The most nodes that a job can name, and characters of their names: each record keeps them.
+HOSTS_MAX, HOST_CHARACTERS_MAX = 1024, 16_384
+
 
 def with_start(job: desired.Job, spec: job_spec.JobSpec, faults: FaultCollector) -> desired.Job:
     """Return the job with its moments and its nodes, and note what can't be."""
@@ -40,7 +43,21 @@ def with_start(job: desired.Job, spec: job_spec.JobSpec, faults: FaultCollector)
 
 
 def _hosts(written: str | None, field: str, faults: FaultCollector) -> tuple[str, ...]:
-    return () if written is None else tuple(sorted(pools.expand(written, faults, "spec", field)))
+    """Return names of nodes, in order; a fault if there are more than a job can have."""
+    if written is None:
+        return ()
+    found = pools.expand(written, faults, "spec", field)
+    characters = sum(map(len, found))
+    if len(found) <= HOSTS_MAX and characters <= HOST_CHARACTERS_MAX:
+        return tuple(sorted(found))
+    faults.add(
+        "too-many-hosts",
+        "a job can't name so many nodes: say it by `pools` or `nodeSelector`",
+        *("spec", field),
+        found=f"{len(found)} names of {characters} characters",
+        expected=f"at most {HOSTS_MAX} names of {HOST_CHARACTERS_MAX} characters",
+    )
+    return ()
 
 
 def _moment(written: str | None, field: str, faults: FaultCollector) -> float | None:

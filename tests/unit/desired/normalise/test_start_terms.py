@@ -43,6 +43,8 @@ def test_a_job_that_says_nothing_is_as_it_was() -> None:
         ({"not_before": EARLY, "deadline": LATE}, "never-in-time", "notBefore"),
         ({"hosts": "n[1-"}, "bad-host-list", "hosts"),
         ({"exclude_hosts": ""}, "bad-host-list", "excludeHosts"),
+        ({"hosts": "n[1-1025]"}, "too-many-hosts", "hosts"),
+        ({"exclude_hosts": f"{'n' * 200}[100-190]"}, "too-many-hosts", "excludeHosts"),
         ({"hosts": "n[1-2]", "exclude_hosts": "n2,n1"}, "no-hosts", "excludeHosts"),
     ],
 )
