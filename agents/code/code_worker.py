@@ -29,6 +29,8 @@ _TYPES = frozenset({tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE, tarfile.
 #: How often the size of what git fetches is looked at.
 LOOK_S = 1.0
 SAID_BYTES_MAX = 4096
+#: What an entry of a folder counts besides its content, so that many empty files end it too.
+ENTRY_BYTES = 16 * 1024
 #: Errors of a disk that takes nothing more.
 _LACKS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
@@ -135,16 +137,22 @@ class _GitRuns:
 
 
 def _size(folder: str, most: int) -> int:
-    """Return the bytes below a folder; more than ``most`` are not counted on."""
+    """Return the bytes below a folder; more than ``most`` are not counted on.
+
+    Each entry takes room besides what it contains.
+    """
     total, folders = 0, [folder]
     while folders and total <= most:
         try:
             with os.scandir(folders.pop()) as entries:
                 for entry in entries:
+                    total += ENTRY_BYTES
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(entry.path)
                     else:
                         total += entry.stat(follow_symlinks=False).st_size
+                    if total > most:
+                        break
         except OSError:  # git removes what it does not need
             continue
     return total

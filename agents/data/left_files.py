@@ -8,6 +8,8 @@ import os
 from collections.abc import Collection
 from typing import NamedTuple
 
+from reconciler.model.observed import job_code
+
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 #: How many entries are counted, how many are named, and the most characters of a name.
 ENTRIES_MAX = 1000
@@ -50,6 +52,8 @@ def _entries(root: str, attempt: str) -> list[_Entry]:
             chosen = [
                 _Entry(one.name, one.is_dir(follow_symlinks=False))
                 for one, _ in zip(entries, range(ENTRIES_MAX), strict=False)
+                # what came with the job's code, and was not changed
+                if one.stat(follow_symlinks=False).st_mtime != job_code.PACKED_AT
             ]
     except (OSError, ValueError):  # it is gone, or no folder any more
         return []

@@ -152,7 +152,10 @@ class EphemeralRuns:
             del self._runs[one.name]
         listed, size = [], 0
         for one in sorted(self._runs.values(), key=lambda one: (one.submitted_at, one.name)):
-            size += len(msgspec.json.encode(one))
-            too_large = size > DOCUMENTS_BYTES_MAX
-            listed.append(msgspec.structs.replace(one, job=None) if too_large else one)
+            own = len(msgspec.json.encode(one))
+            if size + own > DOCUMENTS_BYTES_MAX:
+                listed.append(msgspec.structs.replace(one, job=None))
+            else:
+                listed.append(one)
+                size += own
         return listed

@@ -312,15 +312,15 @@ class GitWatcher(threading.Thread):
         self._inbox.put_desired(allow_root_everywhere(self._last, allowed=self._allow_root), None)
 
     def _note(self, value: desired.Desired) -> None:
-        """Queue a note about a revision's result, once for each result."""
+        """Queue a note about a revision's result, once for each result, if this store leads."""
         status = value.status
         noted = noted_defects(status)
         result = (status.attempted_revision, status.sync, len(status.problems), *noted)
-        if status.attempted_revision is None or status.sync == "Unknown" or result == self._told:
+        if result == self._told or is_silent(status, self.claim):
             return
         text = note_text(status, noted, self._chained)
         self._later()
-        self._notes[status.attempted_revision] = _Note(value.generation, text)
+        self._notes[status.attempted_revision or ""] = _Note(value.generation, text)
         while len(self._notes) > NOTES_MAX:
             left_out = next(iter(self._notes))
             del self._notes[left_out]
@@ -398,6 +398,12 @@ def noted_defects(status: desired.SyncStatus) -> list[str]:
         for problem in status.problems
         if problem.rule == internal_errors.RULE
     ][:DEFECTS_NOTED_MAX]
+
+
+def is_silent(status: desired.SyncStatus, claim: lead_claim.LeadClaim | None) -> bool:
+    """Return True if nothing is known that a note could tell, or another controller tells it."""
+    is_unknown = status.attempted_revision is None or status.sync == "Unknown"
+    return is_unknown or (claim is not None and not claim.leads)
 
 
 def note_text(

@@ -206,7 +206,7 @@ class LeadClaim:
     def wait_s(self) -> float:
         """Return in how many seconds ``keep`` has something to do."""
         left_s = max(0.0, self._due_at - self._lease.clock())
-        return self._runs.wait_s(left_s) if self._runs is not None and self._leads else left_s
+        return self._runs.wait_s(left_s) if self._runs is not None and self.leads else left_s
 
     def begin(self, status: desired.SyncStatus) -> None:
         """Read the record once, before anything is in force, and tell what it says.
@@ -249,7 +249,7 @@ class LeadClaim:
         )
 
     @property
-    def _leads(self) -> bool:
+    def leads(self) -> bool:
         """True if git was asked, and no other controller leads."""
         return self._checked and not self._blocked
 
@@ -295,7 +295,7 @@ class LeadClaim:
         Args:
             status: of the newest revision.
         """
-        if self._runs is not None and self._leads:
+        if self._runs is not None and self.leads:
             self._runs.write_if_due()
         if self._lease.clock() < self._due_at:
             return
@@ -316,7 +316,7 @@ class LeadClaim:
 
     def release(self, status: desired.SyncStatus) -> None:
         """Give the lease back, because the controller stops."""
-        if self._leads:
+        if self.leads:
             if self._runs is not None:
                 self._runs.write()
             try:

@@ -168,7 +168,8 @@ def fill(
         _tell("no option does the same here, so these lines change nothing", left)
     if chosen or fields:
         taken = [one.text for one in asked if one.text not in left]
-        _tell("taken from the script, where the command line says nothing else", taken)
+        if taken:
+            _tell("taken from the script, where the command line says nothing else", taken)
     fields = {path: value for path, value in fields.items() if path not in options.fields}
     return msgspec.structs.replace(options, **chosen, fields={**fields, **options.fields})
 

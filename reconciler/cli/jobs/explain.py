@@ -370,9 +370,10 @@ def _tell_last_try(attempts: list[Json]) -> None:
 
 
 def _last(attempts: list[Json]) -> Json:
-    """Return the attempt that ended last, preferably one that failed."""
+    """Return the attempt that ended last, preferably one that failed by itself."""
     bad = [one for one in attempts if one.get("exitCode") != 0]
-    return max(bad or attempts, key=lambda one: one.get("ended") or "")
+    own = [one for one in bad if one.get("endReason") in run_status.OWN_WILL]
+    return max(own or bad or attempts, key=lambda one: one.get("ended") or "")
 
 
 def _explain_placement(item: Json, *, past: bool) -> None:

@@ -162,6 +162,8 @@ def _why_taken(
     record = jobs.record_of(name) or jobs.aside(name)
     if record is not None and (not record.finished or name in jobs.finished_now):
         return f"another Job/{name}, of {record.spec.owner or 'nobody'}, has not ended. {fix}"
+    if record is not None and record.spec.owner != spec.owner:  # others may depend on how it ended
+        return f"Job/{name} of {record.spec.owner or 'nobody'} has this name. {fix}"
     if jobs.has_begun(spec.key):
         return f"this very run of Job/{name} was before. {fix}, or `muster rerun {name}`"
     return ""

@@ -6,6 +6,9 @@ import msgspec
 PACK_BYTES_MAX = 256 * 2**20
 #: The most files, folders and links of a pack.
 PACK_ENTRIES_MAX = 100_000
+#: What all files of a pack are from: 1 January 2000. Archives of Python packages can't be older
+#: than 1980.
+PACKED_AT = 946_684_800
 #: What the digests of packs begin with in documents.
 DIGEST_PREFIX = "sha256:"
 #: The most bytes of a pack that one answer to a node holds.

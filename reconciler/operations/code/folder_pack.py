@@ -19,8 +19,6 @@ from reconciler.model.values import quantities
 from reconciler.operations.code import folder_files
 from reconciler.operations.code.folder_files import PackingError
 
-#: What all files are from: 1 January 2000. Archives of Python packages can't be older than 1980.
-MODIFIED_AT = 946_684_800
 #: The largest files that are named if all are too much, and the most names in one message.
 NAMED_MAX = 5
 
@@ -166,7 +164,7 @@ def _add(archive: tarfile.TarFile, top: Path, entry: _Entry) -> None:
         OSError: it can't be read.
     """
     info = tarfile.TarInfo(entry.path)
-    info.mtime = MODIFIED_AT
+    info.mtime = job_code.PACKED_AT
     if entry.target:
         info.type, info.linkname, info.mode = tarfile.SYMTYPE, entry.target, 0o777
         archive.addfile(info)

@@ -24,6 +24,8 @@ PERSON_BYTES_MAX = 4 * 2**30
 TOTAL_BYTES_MAX = 32 * 2**30
 #: The most packs.
 PACKS_MAX = 20_000
+#: The most packs that one person has there: small ones would take all places.
+PERSON_PACKS_MAX = 1000
 #: Packs that are received at the same time: in all, and from one person.
 UPLOADS_MAX, PERSON_UPLOADS_MAX = 16, 4
 #: What has to stay free on the disk of the store.
@@ -179,6 +181,7 @@ class PackStore:
             for digest, note in found:
                 is_free = digest not in named.alive and note.used_at < late
                 mine = self._bytes_of(person) + size > self._limits[0]
+                mine = mine or self._packs_of(person) >= PERSON_PACKS_MAX
                 whole = self._bytes_of() + size > self._limits[1] or self._is_disk_full(size)
                 whole = whole or len(self._known()) >= PACKS_MAX
                 if not mine and not whole:
@@ -223,6 +226,11 @@ class PackStore:
                 f"this it would be more than {quantities.format_memory(person_max)}. To fix: "
                 "cancel jobs that are not needed, or pack less (.musterignore)",
             )
+        if counted and self._packs_of(person) >= PERSON_PACKS_MAX:
+            raise PackRoomError(
+                f"{person} has {PERSON_PACKS_MAX} packs of code on the controller, and no more are "
+                "kept. To fix: wait until the oldest are removed, or cancel jobs that name them",
+            )
         if is_new and (self._bytes_of() + size > total_max or len(known) >= PACKS_MAX):
             raise PackRoomError(
                 f"the controller keeps code of at most {quantities.format_memory(total_max)}, and "
@@ -236,7 +244,11 @@ class PackStore:
 
     def _is_disk_full(self, size: int) -> bool:
         space = os.statvfs(self._folder)
-        return space.f_bavail * space.f_frsize < FREE_BYTES_MIN + size
+        coming = sum(coming for _, coming in self._coming.values())
+        return space.f_bavail * space.f_frsize < FREE_BYTES_MIN + coming + size
+
+    def _packs_of(self, person: str) -> int:
+        return sum(person in one.people for one in self._known().values())
 
     def _bytes_of(self, person: str | None = None) -> int:
         """Return the bytes of one person, or of all, with what is being received."""

@@ -84,7 +84,17 @@ class RelayService:
         except ticket_table.TicketError as error:
             return connection.respond(http.HTTPStatus.UNAUTHORIZED, f"{error}\n")
         self._given[connection] = session.grant.id, side
+        closing = asyncio.create_task(self._forget(connection))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
         return None
+
+    async def _forget(self, connection: ServerConnection) -> None:
+        """Give back the place of a connection that has closed, also one that never opened."""
+        await connection.wait_closed()
+        given = self._given.pop(connection, None)
+        if given is not None:
+            self.end(given[0], "")
 
     async def attend(self, connection: ServerConnection) -> None:
         """Pass on what one end sends, until either end closes."""
@@ -94,7 +104,7 @@ class RelayService:
         except websockets.ConnectionClosed:
             pass
         finally:
-            del self._given[connection]
+            self._given.pop(connection, None)
             self.end(name, "")
 
     async def _pass_on(

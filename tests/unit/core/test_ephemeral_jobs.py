@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from reconciler.model import desired
+from reconciler.model.policy import access
 from reconciler.model.state import ephemeral_requests, records
 from reconciler.model.state.states import JobState
 from tests.unit.core.world import World, job
@@ -79,7 +80,9 @@ def test_its_record_goes_after_the_usual_time() -> None:
         ("alive", [job("a", owner=EVE)], "has not ended"),
         ("alive", [job("a", owner=ADA)], ""),  # an answer was lost: the same again
         ("ended", [job("a", owner=ADA)], "was before"),
-        ("ended", [job("a", hash="other")], ""),
+        ("ended", [job("a", hash="other", owner=ADA)], ""),
+        # who depends on it would be decided by another's job
+        ("ended", [job("a", hash="other", owner=EVE)], f"Job/a of {ADA} has this name"),
         ("waits", [job("a")], "waits for git"),
     ],
 )
@@ -170,6 +173,22 @@ def test_another_run_has_another_number() -> None:
     assert world.change("rerun", "a") == ""
     record = world.memory.jobs["a"]
     assert (record.spec.run, record.ephemeral, record.state) == (2, True, JobState.RUNNING)
+
+
+def test_another_run_is_refused_where_a_new_job_would_be() -> None:
+    world = EphemeralWorld()
+    world.begin(job("a", owner=ADA, priority=900))
+    world.end("a")
+    rule = access.AccessRule(("submit",), queues=("default",), max_priority=50)
+    roles = (access.Role("users", members=(ADA,), rules=(rule,)),)
+    identities = {ADA: access.Identity(ADA)}
+    world.change_structure(access=access.Access(identities, roles))
+    assert "maxPriority has to allow it" in world.change("rerun", "a")
+    world.change_structure(access=access.Access())
+    world.change_structure(settings=desired.ClusterSettings())
+    assert "forbids jobs without a file" in world.change("rerun", "a")
+    world.change_structure(settings=ALLOWED)
+    assert world.memory.jobs["a"].spec.run == 1
 
 
 @pytest.mark.parametrize("verb", ephemeral_requests.EPHEMERAL_VERBS)

@@ -164,3 +164,12 @@ def test_a_folder_to_start_in_has_to_be_in_the_code(tmp_path: Path) -> None:
     for path in ("out", "none"):
         with pytest.raises(code_worker.CodeError, match=f"no folder {path}"):
             code_worker.require_folder(place, path)
+
+
+def test_many_empty_files_are_as_much_as_large_ones(tmp_path: Path) -> None:
+    for number in range(20):
+        (tmp_path / f"folder{number}").mkdir()
+        (tmp_path / f"folder{number}" / "empty").touch()
+    least = 40 * code_worker.ENTRY_BYTES
+    assert code_worker._size(str(tmp_path), 10 * least) == least
+    assert code_worker._size(str(tmp_path), least // 2) > least // 2

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,35 @@ def test_few_may_be_received_at_once(
         with pytest.raises(pack_store.PackTurnError, match="1 packs of code are being sent"):
             send(packs, b"b")
         send(packs, b"b", BOB)
+
+
+def test_small_packs_of_one_person_do_not_take_all_places(
+    packs: pack_store.PackStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pack_store, "PERSON_PACKS_MAX", 2)
+    send(packs, b"a")
+    send(packs, b"b")
+    with pytest.raises(pack_store.PackRoomError, match=r"ada@x\.org has 2 packs of code"):
+        send(packs, b"c")
+    send(packs, b"b")  # which is there
+    send(packs, b"c", BOB)
+
+
+def test_room_on_the_disk_is_kept_for_what_is_being_sent(
+    packs: pack_store.PackStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = os.statvfs(tmp_path)
+    free = space.f_bavail * space.f_frsize
+    monkeypatch.setattr(pack_store, "FREE_BYTES_MIN", free - 2**30)  # others write here, too
+    big = pack_store.PackStore(tmp_path, Clock(), (2**40, 2**40))
+    half = 6 * 2**29 // 4
+    with (
+        contextlib.suppress(pack_store.PackError),
+        big.receive(digest_of(b"x"), (ADA,), half),
+        pytest.raises(pack_store.PackRoomError, match="has no room"),
+        big.receive(digest_of(b"y"), (BOB,), half),
+    ):
+        pass
 
 
 def test_a_disk_without_room_is_told(
