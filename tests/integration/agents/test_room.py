@@ -81,7 +81,7 @@ def test_a_check_beforehand_says_the_same(tmp_path: Path) -> None:
 
 #: So many files have to be left that the agent begins, but not its supervisor: its log can't be
 #: made, or it finds no room itself.
-@pytest.mark.parametrize("files", [15, 17, 18])
+@pytest.mark.parametrize("files", [19, 21, 22])
 def test_a_supervisor_that_finds_no_room_is_told_about_and_follows(
     short_folder: Path, files: int
 ) -> None:

@@ -10,7 +10,7 @@ SAID = b'{"error": {"code": "Conflict", "message": "node n1 has another session"
 @pytest.mark.parametrize(
     ("status", "answer", "told"),
     [
-        (409, SAID, "give this one another --name (node n1 has another session)"),
+        (409, SAID, "if there is no other, wait (node n1 has another session)"),
         (401, SAID, "token of node n1 (401 node n1 has another session); check --token-file"),
         (500, b"<html>oops", "answered 500 to the sync of node n1: <html>oops"),
         (500, b'["odd"]', 'answered 500 to the sync of node n1: ["odd"]'),
