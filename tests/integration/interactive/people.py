@@ -59,7 +59,7 @@ class Person:
         if pid == 0:
             environment = {**bed.environment, "TERM": "xterm"}
             os.execve(sys.executable, [*MUSTER, *words], environment)  # noqa: S606
-        self.pid = pid
+        self.pid, self.is_gone = pid, False
         self.seen = b""
         self.resize(rows, columns)
         self.before = termios.tcgetattr(self.terminal)
@@ -68,9 +68,10 @@ class Person:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
+        if not self.is_gone:  # else another process may have its id
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(self.pid, signal.SIGKILL)
+                os.waitpid(self.pid, 0)
         os.close(self.terminal)
 
     def resize(self, rows: int, columns: int) -> None:
@@ -105,6 +106,7 @@ class Person:
                 self.seen += os.read(self.terminal, 65_536)
         assert time.monotonic() < ends_at, self.seen
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self.is_gone = True
         return code if code >= 0 else 128 - code
 
 
