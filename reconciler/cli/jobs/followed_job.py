@@ -210,6 +210,8 @@ class JobLeaving:
         self._is_over = False
         self._failed = False
         self._cancelled = threading.Event()
+        #: Set when the exit code is known, so that nothing is left to interrupt.
+        self._is_left = threading.Event()
 
     @property
     def is_before(self) -> bool:
@@ -281,6 +283,7 @@ class JobLeaving:
 
     def status(self, code: int) -> int:
         """Return the exit code: the job's, unless the job was cancelled by a signal."""
+        self._is_left.set()
         if not self._signal:
             return code
         self._cancelled.wait(END_S_MAX)
@@ -327,8 +330,8 @@ class JobLeaving:
     def _carry_out(self) -> None:
         self._failed = not self._cancel("interrupted")
         self._cancelled.set()
-        if not self._failed:
-            time.sleep(END_S_MAX)  # if the job ends earlier, this process exits
+        if not self._failed and self._is_left.wait(END_S_MAX):
+            return  # the job has ended earlier
         self._is_over = True
         main = threading.main_thread().ident
         if main is not None:
