@@ -211,16 +211,20 @@ class _OverrideTable:
             return submission_queue.put(request.items, self._in_force, self._desired, self._events)
         if isinstance(request, records.SettleSubmission):
             return submission_queue.settle(request, self._in_force, self._events, self._now)
-        waiting = {one.subject for one in self._in_force.values() if one.waiting is not None}
         if isinstance(request, ephemeral_requests.BeginEphemeral):
-            return ephemeral_jobs.begin(request, self._jobs, self._desired, waiting)
+            return ephemeral_jobs.begin(request, self._jobs, self._desired, self._waiting_names())
         if isinstance(request, ephemeral_requests.ChangeEphemeral):
-            change = ephemeral_jobs.change
-            return change(request, self._jobs, self._events, self._desired, waiting)
+            return ephemeral_jobs.change(
+                request, self._jobs, self._events, self._desired, self._waiting_names()
+            )
         requested = request.override
         why = self._put(requested)
         self._cancels[requested.owner] += requested.verb == "cancel" and not why
         return why
+
+    def _waiting_names(self) -> set[str]:
+        """Return the names of submissions that wait for git."""
+        return {one.subject for one in self._in_force.values() if one.waiting is not None}
 
     def end_over(self) -> Iterator[records.Override]:
         """End the overrides that are over. Yield each of the others, in order."""

@@ -7,7 +7,7 @@ has been seen an estimate is the scheduler's own.
 """
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -99,6 +99,5 @@ def _length_of(wait_s: float) -> int:
     return sum(wait_s >= length_s for length_s in LENGTHS_S)
 
 
-def _part(ordered: Iterable[float], part: float) -> float:
-    found = list(ordered)
-    return found[round(part * (len(found) - 1))]
+def _part(ordered: Sequence[float], part: float) -> float:
+    return ordered[round(part * (len(ordered) - 1))]
