@@ -4,6 +4,7 @@ The image holds busybox and nothing else. What the storage holds beyond that ima
 that a test can tell what containers have left.
 """
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -18,6 +19,8 @@ APPLETS = [
 PROGRAMS = ("podman", "runc", "busybox")
 #: One that takes longer hangs; which one it was, the exception tells.
 TIMEOUT_S = 120.0
+#: How often a listing is asked for before its failure counts.
+LISTINGS = 10
 
 
 def can_run() -> bool:
@@ -60,8 +63,15 @@ class Podman:
         return done.stdout
 
     def containers(self) -> list[str]:
-        """Names of the containers that there are, in whatever state, those of storage alone too."""
-        return self.ask("ps", "--all", "--external", "--format", "{{.Names}}").split()
+        """Names of the containers that there are, in whatever state, those of storage alone too.
+
+        A listing fails if a container is removed while it is made: then it is asked for again.
+        """
+        words = ("ps", "--all", "--external", "--format", "{{.Names}}")
+        for _ in range(LISTINGS - 1):
+            with contextlib.suppress(AssertionError):
+                return self.ask(*words).split()
+        return self.ask(*words).split()
 
     def left(self) -> list[str]:
         """What there is beyond the image: containers, layers, mounts, in words."""
