@@ -7,7 +7,6 @@ nothing starts that may have run: somebody chooses. Jobs that come later are new
 import logging
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import msgspec
 
@@ -23,15 +22,7 @@ from reconciler.model.state.states import ELEMENT_CODE, AttemptState, JobState
 
 log = logging.getLogger("muster.loop")
 
-NEW, MAY_HAVE_RUN = "new", "may have run"
 _LIVE = frozenset({ELEMENT_CODE[JobState.STARTING], ELEMENT_CODE[JobState.RUNNING]})
-
-
-class _IsOver(NamedTuple):
-    """The waits that are over: every node was ``heard``, or ``leases`` have ended."""
-
-    heard: bool
-    leases: bool
 
 
 class Adoption:
@@ -98,7 +89,9 @@ class Adoption:
                 kept, pending=True, why=why, blocked=verdict.blocked, ephemeral=noted
             )
         elif before.pending:
-            self._change(blocked="", pending=bool(before.why))
+            # a restored store says by itself that it is from the past, whatever the record says
+            noted = () if before.known else self._unknown(verdict.ephemeral)
+            self._change(blocked="", pending=bool(before.why), ephemeral=noted or before.ephemeral)
         if self.state.pending and self.state != before:
             log.warning(
                 "nothing starts that may have run: %s", self.state.blocked or self.state.why
@@ -210,7 +203,6 @@ class Adoption:
                 task = (attempt.element, attempt.group, attempt.index)
                 confirmed.setdefault(attempt.job, set()).add(task)
         waits = bool(unheard) and now < state.ready_at
-        is_over = _IsOver(heard=not unheard, leases=not waits)
         unproven = self._unproven()
         doubted = {identifiers.run_key_of(one.attempt) for one in unproven}
         left, alive = dict(state.awaiting), list(state.alive)
@@ -224,7 +216,7 @@ class Adoption:
                 name in confirmed
                 and name not in lost
                 and record.key not in doubted
-                and self._is_known_whole(record, confirmed[name], is_over)
+                and self._is_known_whole(record, confirmed[name])
             ):
                 del left[name]
                 alive.append(name)
@@ -243,23 +235,19 @@ class Adoption:
         return state.ready_at if waits else None
 
     @staticmethod
-    def _is_known_whole(
-        record: records.JobRecord, confirmed: set[tuple[int, str, int]], is_over: _IsOver
-    ) -> bool:
-        """Return True if all tasks of a job that may run are known, so that the rest may start.
+    def _is_known_whole(record: records.JobRecord, confirmed: set[tuple[int, str, int]]) -> bool:
+        """Return True if all tasks of a job that may run are known, so that none is to start.
 
-        A part of a gang or an array can run where nobody has heard yet.
+        Any other task of a gang or an array can run where nobody has heard yet, or have ended well:
+        nodes forget the ends that the store before was told.
         """
         if not set(record.elements) <= _LIVE:
             return False
-        spec = record.spec
-        # tasks of an elastic gang that are not known need not run, once they can't run any more
-        is_elastic = is_over.heard or (is_over.leases and spec.lease_s is not None)
         counts = Counter((element, group) for element, group, _ in confirmed)
         return all(
-            counts[element, group.name] >= (group.least if is_elastic else group.count)
+            counts[element, group.name] >= group.count
             for element in range(len(record.elements))
-            for group in spec.groups
+            for group in record.spec.groups
         )
 
     def _unproven(self) -> tuple[adoption_state.ShownUnproven, ...]:
@@ -291,10 +279,12 @@ class Adoption:
                 continue
             if record is not None and record.finished and record.key == spec.key:
                 continue
-            waiting[name] = NEW if spec.path in new_files else MAY_HAVE_RUN
+            waiting[name] = (
+                adoption_state.NEW if spec.path in new_files else adoption_state.MAY_HAVE_RUN
+            )
         for name, record in observed.jobs.items():
             if record.ephemeral and not record.finished and name not in desired_state.jobs:
-                waiting[name] = MAY_HAVE_RUN
+                waiting[name] = adoption_state.MAY_HAVE_RUN
         structure, jobs = desired_state.structure, desired_state.jobs.values()
         leases = [structure.settings.lease_s, *(one.lease_s or 0 for one in jobs)]
         grace_s = stop_orders.longest_to_save_s(structure, jobs)

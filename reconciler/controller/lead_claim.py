@@ -48,7 +48,7 @@ class LeadVerdict(NamedTuple):
         store: identity of the store from now on.
         new_files: files that came after all that the last leader had in force.
         above: the epoch in which another store was led: agents refuse lower ones.
-        ephemeral: what git has noted of runs without a file there, if the store is from the past.
+        ephemeral: what git has noted of runs without a file there.
     """
 
     past: str = ""
@@ -243,9 +243,10 @@ class LeadClaim:
         head = status.attempted_revision
         new = frozenset() if verdict.blocked else self._files_after(record, head)
         above = record.epoch if record is not None and record.store != self._led.store else 0
-        noted = self._noted() if verdict.past else ()
         self._tell(
-            verdict._replace(store=self._led.store, new_files=new, above=above, ephemeral=noted)
+            verdict._replace(
+                store=self._led.store, new_files=new, above=above, ephemeral=self._noted()
+            )
         )
 
     @property

@@ -50,9 +50,11 @@ def _begin(bed: beds.Bed, name: str) -> Path:
     return starts
 
 
-def _replace_store(bed: beds.Bed, backup: Path | None) -> None:
+def _replace_store(bed: beds.Bed, backup: Path | None, *, leader_known: bool = True) -> None:
     """Kill the controller, and start it with an empty store, or one from a backup."""
     bed.cluster.kill_controller()
+    if not leader_known:
+        git(bed.folder / "repository.git", "update-ref", "-d", "refs/notes/muster.lead")
     for path in bed.cluster.state.glob("store.db*"):
         path.unlink()
     if backup is not None:
@@ -352,9 +354,13 @@ def test_a_forged_record_does_not_stop_a_leader_that_starts_again_within_its_lea
     bed.until(lambda: _restored(bed) > 0)
 
 
-@pytest.mark.parametrize("lost", [False, True], ids=["restored", "lost"])
+@pytest.mark.parametrize(
+    ("lost", "leader_known"),
+    [(False, True), (False, False), (True, True), (True, False)],
+    ids=["restored", "restored, lease deleted", "lost", "lost, lease deleted"],
+)
 def test_what_runs_without_a_file_in_git_goes_on_and_what_ran_is_listed(
-    bed: beds.Bed, lost: bool
+    bed: beds.Bed, lost: bool, leader_known: bool
 ) -> None:
     assert bed.api is not None
     settings = beds.POOL.format(nodes=2, cpus=4, gpus=2, lease="20s", silence="3s")
@@ -390,7 +396,7 @@ def test_what_runs_without_a_file_in_git_goes_on_and_what_ran_is_listed(
         return told == {"known": "Cancelled", "runs": "", "ran": "Succeeded"}
 
     bed.until(noted)
-    _replace_store(bed, None if lost else backup)
+    _replace_store(bed, None if lost else backup, leader_known=leader_known)
     bed.until(lambda: "runs" in bed.get("/v1/adopt")["alive"])
     after = bed.until_state("runs", "Running")
     assert [one["id"] for one in after["attempts"]] == [before["id"]]

@@ -9,6 +9,8 @@ from reconciler.model.values import found_values, hostlists
 TRUST_ALL, TRUST_NONE = "all", "none"
 #: The most nodes that a message names.
 _NAMED_MAX = 5
+#: What is known of a job that waits: it came after all that was run, or it did not.
+NEW, MAY_HAVE_RUN = "new", "may have run"
 #: Name of the stored view.
 VIEW = "adoption"
 #: Name of the stored view with the identity of the store.

@@ -12,12 +12,17 @@ from litestar.params import JSONBody
 
 from reconciler.model.protocol import loop_messages
 from reconciler.model.state import adoption_state, records
+from reconciler.model.state.states import JobState
 from reconciler.model.values import suggestions, times
 from reconciler.server import errors
 from reconciler.server.auth import authentication, hook_signatures
 from reconciler.server.loop_link import LinkClient, LinkDownError
 from reconciler.server.repository_hints import RepositoryHints
 from reconciler.server.server_store import ServerStore
+
+#: A job that runs, of which other tasks may have run.
+IN_PART = "runs in part"
+_ALIVE = (JobState.STARTING, JobState.RUNNING)
 
 
 class Hooked(msgspec.Struct, frozen=True):
@@ -186,12 +191,15 @@ def _waiting(store: ServerStore, whys: Mapping[str, str]) -> Iterator[WaitingJob
     found = {name: store.reader.run(known[name][0]) for name in whys if name in known}
     for name in sorted(whys, key=lambda one: _place(one, found.get(one))):
         record = found.get(name)
+        why = whys[name]
+        if record is not None and why == adoption_state.MAY_HAVE_RUN and record.state in _ALIVE:
+            why = IN_PART
         yield WaitingJob(
             name=name,
             queue=record.spec.queue if record else "",
             owner=record.spec.owner if record else "",
             submitted=times.format_time(record.submitted_at) if record else None,
-            why=whys[name],
+            why=why,
         )
 
 

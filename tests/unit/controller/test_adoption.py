@@ -73,18 +73,28 @@ def test_a_gang_waits_while_a_part_of_it_may_run_on_a_node_that_was_not_heard(ma
     assert (bed.withheld(), bed.adopting.pending) == (set(), False)
 
 
-@pytest.mark.parametrize(("lease_s", "is_over"), [(60, True), (None, False)])
-def test_what_an_elastic_gang_lacks_is_waited_for_as_long_as_it_may_run(
-    lease_s: int | None, *, is_over: bool
+@pytest.mark.parametrize("nodes", [["n0"], ["n0", "n1"]])
+def test_what_an_elastic_gang_lacks_may_have_ended_well_where_nobody_knows_it(
+    nodes: list[str],
 ) -> None:
-
-    spec = msgspec.structs.replace(elastic("gang"), lease_s=lease_s)
+    spec = elastic("gang")
     bed = Adopting(spec)
     bed.adopting.in_force(bed.wanted)
-    bed.hear("n0")
+    bed.hear(*nodes)
     bed.runs(spec, 0, "n0")
     bed.adopting.look(bed.wanted, bed.adopting.state.ready_at + 1)
-    assert bed.adopting.pending is not is_over
+    assert bed.withheld() == {"gang"}
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_restored_store_knows_what_is_noted_whoever_led_last(*, is_known: bool) -> None:
+    """Who restores one may have deleted the record of the leader, as the docs say."""
+    ran = job("ran")
+    bed = Adopting(pending=True, known=is_known)
+    bed.adopting.judge(lead_claim.LeadVerdict(store="s", ephemeral=(_noted(ran),)))
+    bed.adopting.in_force(bed.wanted)
+    # what is noted later than the first revision in force has begun under this controller
+    assert bed.withheld() == (set() if is_known else {"ran"})
 
 
 def test_a_job_of_which_a_node_reports_tasks_without_a_proof_waits() -> None:
@@ -193,7 +203,7 @@ def test_a_copy_made_while_its_store_asked_goes_on_unless_another_one_led_since(
         why="another led at noon",
         known=True,
         told=True,
-        awaiting={"old": adoption.MAY_HAVE_RUN},
+        awaiting={"old": adoption_state.MAY_HAVE_RUN},
     )
     verdict = lead_claim.LeadVerdict(past, "", "here", frozenset(), above=0)
     bed.adopting.judge(verdict)
