@@ -125,7 +125,8 @@ class Adoption:
             return False
         waiting = self.state.awaiting
         start = set(waiting) if choice.everything else set(choice.names)
-        ended = [self._key(name, desired_state) for name in waiting if name not in start]
+        over = [name for name in waiting if name not in start and not self._goes_on(name, trusted)]
+        ended = [self._key(name, desired_state) for name in over]
         self._change(
             pending=False,
             awaiting={},
@@ -136,6 +137,21 @@ class Adoption:
         )
         log.info("adopted: %d jobs are to start, %d count as done", len(start), len(ended))
         return True
+
+    def _goes_on(self, name: str, trusted: frozenset[str]) -> bool:
+        """Return True if all tasks of a job are those that trusted nodes have, without a proof.
+
+        It is then taken over as a job that could be proven.
+        """
+        record = self._observed.jobs.get(name)
+        nodes = [self._observed.nodes[node] for node in sorted(trusted & set(self._observed.nodes))]
+        found = set()
+        for one in (one.report for node in nodes for one in node.unproven):
+            is_lost = one.state is AttemptState.UNKNOWN or one.end_reason in elastic_jobs.LOSSES
+            if record is not None and identifiers.run_key_of(one.id) == record.key and not is_lost:
+                element, group, index = one.id.rsplit(".", 4)[1:4]
+                found.add((int(element), group, int(index)))
+        return record is not None and self._is_counted(record, found)
 
     def note_stored(self) -> None:
         """Note that the runs which were declared over, and the event of the begin, are stored."""
@@ -241,8 +257,10 @@ class Adoption:
         Any other task of a gang or an array can run where nobody has heard yet, or have ended well:
         nodes forget the ends that the store before was told.
         """
-        if not set(record.elements) <= _LIVE:
-            return False
+        return set(record.elements) <= _LIVE and Adoption._is_counted(record, confirmed)
+
+    @staticmethod
+    def _is_counted(record: records.JobRecord, confirmed: set[tuple[int, str, int]]) -> bool:
         counts = Counter((element, group) for element, group, _ in confirmed)
         return all(
             counts[element, group.name] >= group.count

@@ -12,6 +12,7 @@ import httpx
 import msgspec
 import pytest
 
+from reconciler.controller.host import kept_lease
 from reconciler.interpreter import module_command
 from reconciler.model.protocol import agent_messages
 from reconciler.model.state import records
@@ -55,6 +56,7 @@ def _replace_store(bed: beds.Bed, backup: Path | None, *, leader_known: bool = T
     bed.cluster.kill_controller()
     if not leader_known:
         git(bed.folder / "repository.git", "update-ref", "-d", "refs/notes/muster.lead")
+        (bed.cluster.state / kept_lease.FILE).unlink()  # as in a new folder
     for path in bed.cluster.state.glob("store.db*"):
         path.unlink()
     if backup is not None:

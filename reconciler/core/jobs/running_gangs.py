@@ -18,8 +18,9 @@ from reconciler.scheduling.inputs import snapshots
 Attempts = list[records.AttemptRecord]
 #: By element the attempts that have not ended, and the GPU-seconds of the others.
 Parts = dict[int, tuple[Attempts, float]]
-#: Structure, names of nodes, and MIG profiles for which allocations were made.
-Frame = tuple[desired.Structure, tuple[str, ...], tuple[str, ...]]
+#: Structure, names of nodes, MIG profiles, and jobs of which a part only may be known, for which
+#: allocations were made.
+Frame = tuple[desired.Structure, tuple[str, ...], tuple[str, ...], frozenset[str]]
 
 #: Up to so many changed jobs are inserted one by one.
 FEW_MAX = 1000
@@ -29,7 +30,7 @@ class RunningGang:
     """The allocation of one element, as its queue is charged for it.
 
     Attributes:
-        record: of its job, when it was read. Spec and order are still the same.
+        record: of its job, when it was read; all of it that counts here is still the same.
         attempts: that have not ended, in order of group and index.
         used_gpu_s: GPU-seconds of its ended tasks while others go on, not accounted anywhere else.
         total: amounts.
@@ -134,6 +135,7 @@ class RunningGangs(cycle_cache.CachePart):
                 record is None
                 or entry.record.spec is not record.spec
                 or entry.record.order != record.order
+                or entry.record.declared_over is not record.declared_over
                 or entry.used_gpu_s != used_gpu_s
                 or len(entry.attempts) != len(attempts)
                 or not all(map(operator.is_, entry.attempts, attempts))

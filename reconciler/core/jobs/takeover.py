@@ -31,6 +31,7 @@ LOST = (
 )
 #: Why an attempt of a run that has not begun here is shown.
 _EARLIER = "the store knows an earlier run of its job that is not over"
+OF_NOBODY = "neither the store nor git has a job of its name: it ends once nodes are named"
 #: The parts of an attempt's id behind the job's name.
 _PARTS_BEHIND_NAME = 6
 #: The highest number that is skipped because a node says so, which it may make up.
@@ -168,7 +169,10 @@ class _Taker:
         for one in report.attempts:
             attempt = self.attempt_of(node, one, held.get(one.id))
             if attempt is None:
-                if early := self._of_next_run(one, held.get(one.id)):
+                early = self._of_next_run(one, held.get(one.id))
+                if early is None and one.id not in proven and self._is_of_nobody(one):
+                    early = records.UnprovenAttempt(one, held.get(one.id), OF_NOBODY)
+                if early is not None:
                     unproven[early.report.id, 0, "", 0] = early
                 continue
             if one.id in proven and not self._rival(attempt):
@@ -196,6 +200,12 @@ class _Taker:
         if draft.finished or identifiers.run_key_of(reported.id) != spec.key:
             return None
         return records.UnprovenAttempt(reported, held, _EARLIER)
+
+    def _is_of_nobody(self, reported: records.AttemptReport) -> bool:
+        """Return True if a live attempt is of a job that neither the store nor git knows."""
+        name = identifiers.job_of(reported.id)
+        is_known = name in self._wanted or self._jobs.record_of(name) is not None
+        return reported.state is not AttemptState.ENDED and not is_known
 
     def believe(self, node: records.NodeRecord) -> None:
         """Take over what a node could not prove, as far as nothing newer is known of it."""

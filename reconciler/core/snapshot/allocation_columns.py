@@ -4,8 +4,9 @@ An element of which only some tasks leave has two: what leaves, then what stays.
 """
 
 import itertools
+import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 
 from reconciler.core import cycle_attempts
 from reconciler.core.jobs import elastic_jobs, run_times, running_gangs, verdicts
@@ -36,7 +37,7 @@ class AllocationBuilder:
         expected_s: Callable[[desired.Job], float],
         at: float,
         *,
-        awaiting: Collection[str] = (),
+        awaiting: frozenset[str] = frozenset(),
     ) -> None:
         self._at = at
         self._awaiting = awaiting
@@ -52,7 +53,10 @@ class AllocationBuilder:
         self._scheduling = structure.settings.scheduling
         self._learns = self._scheduling.learned_quantile is not None
         #: What cached allocations were made for.
-        self._frame: running_gangs.Frame = (structure, self._nodes.names, self._nodes.profiles)
+        self._frame: running_gangs.Frame = (
+            *(structure, self._nodes.names, self._nodes.profiles),
+            awaiting,
+        )
 
     def all(self, held: running_gangs.RunningGangs) -> tuple[snapshots.Allocation, ...]:
         """Return the allocations of each element. Tasks that leave come before those that stay."""
@@ -161,7 +165,7 @@ class AllocationBuilder:
         job that counts as done.
         """
         spec = record.spec
-        if spec.name in self._awaiting or record.declared_over:
+        if self._is_last(record):
             return (0,) * len(spec.groups)
         done = Counter(
             one.group
@@ -169,6 +173,10 @@ class AllocationBuilder:
             if not one.concluded and elastic_jobs.has_succeeded(one)
         )
         return tuple(max(0, group.least - done[group.name]) for group in spec.groups)
+
+    def _is_last(self, record: records.JobRecord) -> bool:
+        """Return True if nothing of a job starts after what runs of it."""
+        return record.declared_over or record.name in self._awaiting
 
     def _try_began(
         self, spec: desired.Job, element: int, attempts: running_gangs.Attempts
@@ -185,7 +193,12 @@ class AllocationBuilder:
     def _protected_until(
         self, began: float, minimum_s: int, record: records.JobRecord, element: int
     ) -> float:
-        """Return until when it is not preempted: minimum run time, or grace of a partial gang."""
+        """Return until when it is not preempted: minimum run time, or grace of a partial gang.
+
+        Never, if it would not start again: nobody has chosen yet, or it counts as done.
+        """
+        if self._is_last(record):
+            return math.inf
         until = began + minimum_s if minimum_s else 0.0
         since = self._short_since.get(f"{record.name}/{element}")
         if since is not None:

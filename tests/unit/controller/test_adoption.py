@@ -268,3 +268,27 @@ def test_of_jobs_without_a_file_what_may_run_waits_and_what_ran_is_listed(*, sta
     assert after.recovery.ended == ended
     bed.adopting.note_stored()
     assert [one.name for one in bed.adopting.state.ephemeral] == ["over"]
+
+
+@pytest.mark.parametrize("trust", ["all", "n0", "none"])
+@pytest.mark.parametrize("tasks", [2, 1])
+def test_a_job_whose_tasks_all_run_where_somebody_trusts_is_not_over_though_not_named(
+    trust: str, tasks: int
+) -> None:
+    spec = elastic("gang")
+    bed = Adopting(spec)
+    bed.adopting.in_force(bed.wanted)
+    told = [attempt(spec, index, "n0") for index in range(tasks)]
+    unproven = tuple(
+        records.UnprovenAttempt(records.AttemptReport(one.id, one.state)) for one in told
+    )
+    bed.memory.nodes["n0"] = records.NodeRecord(
+        "n0", NodeState.UNHEALTHY, "pool", last_report_at=NOW + 1, unproven=unproven
+    )
+    bed.hear("n1")
+    bed.adopting.look(bed.wanted, NOW + 2)
+    assert bed.adopting.choose(loop_messages.Adopt((), trust=trust), bed.wanted, NOW + 9)
+    after = bed.adopting.in_force(bed.wanted)
+    assert after.recovery is not None
+    goes_on = tasks == 2 and trust != "none"
+    assert after.recovery.ended == (set() if goes_on else {spec.key})

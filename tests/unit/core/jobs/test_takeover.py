@@ -625,3 +625,36 @@ def test_a_part_of_an_elastic_gang_is_not_too_small_while_the_rest_may_run() -> 
     bed.cycle()
     assert set(bed.on("a")) == set(ids)
     assert [bed.world.memory.attempts[one].stop for one in ids] == [None, None]
+
+
+def test_what_runs_of_a_job_that_nobody_knows_goes_on_until_somebody_names_its_node() -> None:
+    """A job without a file in git, whose note nothing proves once the key is lost."""
+    bed = Recovering("a")
+    unknown = bed.id_of("a").replace("a.", "short.", 1)
+    bed.tell("n1", runs(unknown))
+    assert bed.unproven("n1") == [(unknown, takeover.OF_NOBODY)]
+    assert bed.world.engine.update("n1", bed.world.structure, bed.world.memory).payload == b""
+    bed.settle("n1")
+    assert bed.unproven("n1") == []
+    assert bed.world.engine.update("n1", bed.world.structure, bed.world.memory).payload
+
+
+@pytest.mark.parametrize("choice", ["none yet", "over", "start"])
+def test_nobody_takes_the_room_of_what_would_not_start_again(choice: str) -> None:
+    bed = Recovering("a", cpu=4, priority=10)
+    bed.world.change_structure(settings=desired.ClusterSettings())
+    bed.tell("n0", runs(bed.id_of("a")), proven=True)
+    if choice != "none yet":
+        key = bed.world.jobs["a"].key
+        over = frozenset({key}) if choice == "over" else frozenset()
+        bed.recovery = desired.Recovery(ended=over, trusted=frozenset())
+        bed.cycle()
+        bed.recovery = None
+    for number in range(3):
+        bed.world.commit(job(f"b{number}", cpu=4, priority=900))
+    for _ in range(3):
+        for node in bed.world.nodes:
+            told = [runs(one) for one, where in bed.on("a").items() if where == node]
+            bed.tell(node, *told, held=False)
+    stop = bed.world.memory.attempts[bed.id_of("a")].stop
+    assert (stop is not None) is (choice == "start")
