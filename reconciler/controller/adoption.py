@@ -6,7 +6,7 @@ nothing starts that may have run: somebody chooses. Jobs that come later are new
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 
@@ -22,6 +22,8 @@ from reconciler.model.state.states import ELEMENT_CODE, AttemptState, JobState
 
 log = logging.getLogger("muster.loop")
 
+#: Element, group and index.
+_Task = tuple[int, str, int]
 _LIVE = frozenset({ELEMENT_CODE[JobState.STARTING], ELEMENT_CODE[JobState.RUNNING]})
 
 
@@ -125,7 +127,12 @@ class Adoption:
             return False
         waiting = self.state.awaiting
         start = set(waiting) if choice.everything else set(choice.names)
-        over = [name for name in waiting if name not in start and not self._goes_on(name, trusted)]
+        known = [self._observed.nodes[one] for one in trusted if one in self._observed.nodes]
+        over = [
+            name
+            for name in waiting
+            if name not in start and not _is_held_whole(self._observed.jobs.get(name), known)
+        ]
         ended = [self._key(name, desired_state) for name in over]
         self._change(
             pending=False,
@@ -137,21 +144,6 @@ class Adoption:
         )
         log.info("adopted: %d jobs are to start, %d count as done", len(start), len(ended))
         return True
-
-    def _goes_on(self, name: str, trusted: frozenset[str]) -> bool:
-        """Return True if all tasks of a job are those that trusted nodes have, without a proof.
-
-        It is then taken over as a job that could be proven.
-        """
-        record = self._observed.jobs.get(name)
-        nodes = [self._observed.nodes[node] for node in sorted(trusted & set(self._observed.nodes))]
-        found = set()
-        for one in (one.report for node in nodes for one in node.unproven):
-            is_lost = one.state is AttemptState.UNKNOWN or one.end_reason in elastic_jobs.LOSSES
-            if record is not None and identifiers.run_key_of(one.id) == record.key and not is_lost:
-                element, group, index = one.id.rsplit(".", 4)[1:4]
-                found.add((int(element), group, int(index)))
-        return record is not None and self._is_counted(record, found)
 
     def note_stored(self) -> None:
         """Note that the runs which were declared over, and the event of the begin, are stored."""
@@ -210,7 +202,7 @@ class Adoption:
             return None
         observed, state = self._observed, self.state
         unheard = self._unheard(desired_state)
-        confirmed: dict[str, set[tuple[int, str, int]]] = {}
+        confirmed: dict[str, set[_Task]] = {}
         lost: set[str] = set()
         for attempt in observed.attempts.values():
             if attempt.end_reason in elastic_jobs.LOSSES:
@@ -232,7 +224,7 @@ class Adoption:
                 name in confirmed
                 and name not in lost
                 and record.key not in doubted
-                and self._is_known_whole(record, confirmed[name])
+                and _is_known_whole(record, confirmed[name])
             ):
                 del left[name]
                 alive.append(name)
@@ -249,24 +241,6 @@ class Adoption:
         if self.state != state:
             return now  # the next cycle stores it, so that people see it
         return state.ready_at if waits else None
-
-    @staticmethod
-    def _is_known_whole(record: records.JobRecord, confirmed: set[tuple[int, str, int]]) -> bool:
-        """Return True if all tasks of a job that may run are known, so that none is to start.
-
-        Any other task of a gang or an array can run where nobody has heard yet, or have ended well:
-        nodes forget the ends that the store before was told.
-        """
-        return set(record.elements) <= _LIVE and Adoption._is_counted(record, confirmed)
-
-    @staticmethod
-    def _is_counted(record: records.JobRecord, confirmed: set[tuple[int, str, int]]) -> bool:
-        counts = Counter((element, group) for element, group, _ in confirmed)
-        return all(
-            counts[element, group.name] >= group.count
-            for element in range(len(record.elements))
-            for group in record.spec.groups
-        )
 
     def _unproven(self) -> tuple[adoption_state.ShownUnproven, ...]:
         """Return what nodes report without a proof, by node."""
@@ -342,3 +316,37 @@ class Adoption:
 
     def _change(self, **changes: object) -> None:
         self.state = msgspec.structs.replace(self.state, **changes)
+
+
+def _is_known_whole(record: records.JobRecord, confirmed: Collection[_Task]) -> bool:
+    """Return True if all tasks of a job that may run are known, so that none is to start.
+
+    Any other task of a gang or an array can run where nobody has heard yet, or have ended well:
+    nodes forget the ends that the store before was told.
+    """
+    return set(record.elements) <= _LIVE and _are_all(record, confirmed)
+
+
+def _is_held_whole(record: records.JobRecord | None, trusted: Iterable[records.NodeRecord]) -> bool:
+    """Return True if all tasks of a job are those that trusted nodes have, without a proof.
+
+    It is then taken over like a job that could be proven.
+    """
+    if record is None:
+        return False
+    found: set[_Task] = set()
+    for one in (one.report for node in trusted for one in node.unproven):
+        is_lost = one.state is AttemptState.UNKNOWN or one.end_reason in elastic_jobs.LOSSES
+        if identifiers.run_key_of(one.id) == record.key and not is_lost:
+            element, group, index = one.id.rsplit(".", 4)[1:4]
+            found.add((int(element), group, int(index)))
+    return _are_all(record, found)
+
+
+def _are_all(record: records.JobRecord, tasks: Iterable[_Task]) -> bool:
+    counts = Counter((element, group) for element, group, _ in tasks)
+    return all(
+        counts[element, group.name] >= group.count
+        for element in range(len(record.elements))
+        for group in record.spec.groups
+    )
