@@ -193,6 +193,27 @@ class FreeResources:
             np.minimum(found, _device_counts(columns, ask), out=found)
         return np.maximum(found, 0)
 
+    def roomy(self, ask: TaskRequirements, nodes: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Those of some nodes of which no amount of its own is too small for one task of an ask.
+
+        Whether devices are near each other, and what several of them share, is left to be seen.
+        """
+        columns = self.columns()
+        enough = self.opened_mask[nodes] & (columns.exclusive[nodes] <= 0)
+        if ask.closed is not None:
+            enough &= ~ask.closed[nodes]
+        if ask.cpu:
+            enough &= columns.cpu[nodes] >= ask.cpu
+        if ask.memory:
+            enough &= columns.memory[nodes] >= ask.memory
+        nodes = nodes[enough]
+        if not ask.devices or not nodes.size:
+            return nodes
+        if ask.shares is None and ask.share >= WHOLE:
+            return nodes[columns.idle[nodes] >= ask.devices]
+        shares = ask.share if ask.shares is None else ask.shares[nodes][:, None]
+        return nodes[(columns.devices[nodes] >= shares).sum(axis=1) >= ask.devices]
+
     def charge(
         self,
         ask: TaskRequirements,

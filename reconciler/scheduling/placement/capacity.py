@@ -29,13 +29,16 @@ from reconciler.scheduling.placement.gang import GangPart, GangPlacement
 
 __all__ = ["Capacity", "GangPart", "GangPlacement"]
 
+#: So many nodes are looked at one by one; of more, columns tell first which are worth it.
+FEW_NODES = 8
+
 
 class _Marked(NamedTuple):
     """What was known of a capacity when a mark was made."""
 
     version: int
     unfit: dict[int, int]
-    too_much: dict[int, list[tuple[int, int, int, int]]]
+    too_much: dict[int, list[tuple[int, shape_facts.Demand]]]
 
 
 class Capacity:
@@ -86,7 +89,7 @@ class Capacity:
         self._unfit: dict[int, int] = {}
         #: By the nodes that they may go to: what had no room, none of it more than another, with
         #: the length of the log then. Whatever is no smaller has none either.
-        self._too_much: dict[int, list[tuple[int, int, int, int]]] = {}
+        self._too_much: dict[int, list[tuple[int, shape_facts.Demand]]] = {}
         #: Length of the log at which no node had room for one task of a shape.
         self._none_before: dict[int, int] = {}
         #: States of another room of the snapshot, to begin with rather than count anew.
@@ -150,7 +153,7 @@ class Capacity:
         twin._before = self._before + len(self.stock.log)
         twin._unfit = dict.fromkeys(self._unfit, 0)
         twin._too_much = {
-            nodes: [(*size[:3], 0) for size in sizes] for nodes, sizes in self._too_much.items()
+            nodes: [(0, demand) for _, demand in known] for nodes, known in self._too_much.items()
         }
         twin._none_before = {
             shape: 0 for shape, at in self._none_before.items() if at == len(self.stock.log)
@@ -189,7 +192,7 @@ class Capacity:
         self._wide.clear()
         self._unfit = {shape: at for shape, at in unfit.items() if at <= mark}
         self._too_much = {
-            nodes: [size for size in sizes if size[3] <= mark] for nodes, sizes in too_much.items()
+            nodes: [one for one in known if one[0] <= mark] for nodes, known in too_much.items()
         }
         self._none_before = {s: at for s, at in self._none_before.items() if at <= mark}
         self._tallies = {s: tally for s, tally in self._tallies.items() if tally.at <= mark}
@@ -237,13 +240,19 @@ class Capacity:
 
     def _is_too_much(self, shape: int) -> bool:
         """Whether something had no room that takes no more than this."""
-        size = self._fixed.plain[shape]
-        if size is None:
+        demand = self._fixed.demands[shape]
+        if demand is None:
             return False
-        nodes, cpu, memory, devices = size
-        for least in self._too_much.get(nodes, ()):
-            if cpu >= least[0] and memory >= least[1] and devices >= least[2]:
-                self._unfit[shape] = least[3]
+        _, cpu, memory, devices, share, tasks = demand
+        for at, less in self._too_much.get(demand[0], ()):
+            if (
+                cpu >= less[1]
+                and memory >= less[2]
+                and devices >= less[3]
+                and share >= less[4]
+                and tasks >= less[5]
+            ):
+                self._unfit[shape] = at
                 return True
         return False
 
@@ -270,10 +279,9 @@ class Capacity:
     def _has_none(self, shape: int) -> None:
         """Note that no node has room for a shape, until something is released."""
         at = self._unfit[shape] = len(self.stock.log)
-        size = self._fixed.plain[shape]
-        if size is not None:
-            nodes, cpu, memory, devices = size
-            self._too_much.setdefault(nodes, []).append((cpu, memory, devices, at))
+        demand = self._fixed.demands[shape]
+        if demand is not None:
+            self._too_much.setdefault(demand[0], []).append((at, demand))
 
     def _plan_single(self, shape: int, within: Mask | None) -> GangPlacement | None:
         if self._is_looked_up(shape, within) and not self._has_node(shape, within):
@@ -322,8 +330,14 @@ class Capacity:
         return tally.total >= tally.need
 
     def _is_looked_up(self, shape: int, within: Mask | None) -> bool:
-        """Whether it is cheaper to look whether a node has room than to rank states by a mix."""
-        return bool(self._mix) and within is None and self._fixed.plain[shape] is not None
+        """Whether it is cheaper to look whether a node has room than to rank states.
+
+        It is where they are ranked by a mix, or by each way to choose devices to share.
+        """
+        if within is not None:
+            return False
+        plain = self._fixed.plain[shape] is not None
+        return bool(self._mix) if plain else self._fixed.demands[shape] is not None
 
     def _has_node(self, shape: int, within: Mask | None) -> bool:
         """Whether a node has room for one task; of nodes that had none only changed ones count."""
@@ -348,6 +362,10 @@ class Capacity:
         """Whether one of these nodes has room for one task."""
         stock, ask = self.stock, self._fixed.asks[shape][0]
         eligible = self.situation.shapes[shape].eligible
+        nodes = list(nodes)
+        if len(nodes) > FEW_NODES:
+            rows = np.array(nodes, dtype=np.intp)
+            nodes = stock.roomy(ask, rows[eligible[rows]]).tolist()
         for node in nodes:
             row = stock.rows[node]
             if row.exclusive or not eligible[node] or not stock.opened[node]:

@@ -19,17 +19,23 @@ from reconciler.scheduling.nodes.requirements import TaskRequirements
 
 #: Which nodes it may go to (a number of the mask), milli-CPUs, bytes, whole devices.
 Size = tuple[int, int, int, int]
+#: The same of each task, milli-GPUs of each device, and tasks that start together.
+Demand = tuple[int, int, int, int, int, int]
 
 
-def _numbers(shapes: Sequence[snapshots.Shape]) -> list[int]:
+def _numbers(shapes: Sequence[snapshots.Shape], shareable: Mask) -> list[int]:
     """A number for the nodes that each shape may go to, the same for the same nodes."""
     by_bytes: dict[bytes, int] = {}
-    by_mask: dict[int, int] = {}
+    by_mask: dict[tuple[int, bool], int] = {}
+    found = []
     for shape in shapes:
-        mask = shape.eligible
-        if id(mask) not in by_mask:
-            by_mask[id(mask)] = by_bytes.setdefault(mask.tobytes(), len(by_bytes))
-    return [by_mask[id(shape.eligible)] for shape in shapes]
+        group = shape.groups[0]
+        key = (id(shape.eligible), 0 < group.share < WHOLE and group.devices > 0)
+        if key not in by_mask:
+            mask = shape.eligible & shareable if key[1] else shape.eligible
+            by_mask[key] = by_bytes.setdefault(mask.tobytes(), len(by_bytes))
+        found.append(by_mask[key])
+    return found
 
 
 def _size_of(nodes: int, ask: TaskRequirements) -> Size | None:
@@ -41,10 +47,18 @@ def _size_of(nodes: int, ask: TaskRequirements) -> Size | None:
     return (nodes, ask.cpu, ask.memory, ask.devices)
 
 
-def _sizes(plain: Sequence[Size | None]) -> Amounts:
-    """Sizes of plain shapes as rows."""
-    rows = [(-1, 0, 0, 0) if size is None else size for size in plain]
-    return np.array(rows, dtype=np.int64).reshape(len(rows), 4)
+def _demand_of(nodes: int, ask: TaskRequirements, tasks: int) -> Demand | None:
+    """What an element takes, where nothing but amounts and devices decides where it fits."""
+    if ask.instances or ask.shares is not None or ask.inner is not None or ask.rather is not None:
+        return None
+    share = min(ask.share, WHOLE) if ask.devices else 0
+    return (nodes, ask.cpu, ask.memory, ask.devices, share, tasks)
+
+
+def _table(known: Sequence[tuple[int, ...] | None], width: int) -> Amounts:
+    """What is known of shapes as rows; -1 for the nodes where nothing is."""
+    rows = [(-1, *(0,) * (width - 1)) if row is None else row for row in known]
+    return np.array(rows, dtype=np.int64).reshape(len(rows), width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +69,7 @@ class StaticFacts:
         gangs: whether a shape has room wherever its tasks come to enough (``tallies``).
         plain: of shapes of one plain task, its size.
         sizes: (s, 4) the same with the nodes numbered; -1 for nodes where a shape is not plain.
+        demands: of shapes that have room wherever one that asks no less has.
     """
 
     asks: tuple[tuple[TaskRequirements, ...], ...]
@@ -62,8 +77,10 @@ class StaticFacts:
     gangs: tuple[bool, ...]
     plain: tuple[Size | None, ...]
     sizes: Amounts
+    demands: tuple[Demand | None, ...]
     network: topology.TopologyDomains
     classes: scoring.Classes
+    _demanded: Amounts
     _no_less: dict[int, Mask] = field(default_factory=dict)
 
     @classmethod
@@ -79,26 +96,28 @@ class StaticFacts:
             last.gangs,
             last.plain,
             last.sizes,
+            last.demands,
             topology.TopologyDomains(situation.nodes.domains),
             scoring.Classes(situation),
+            last.demanded,
             last.no_less,
         )
 
     def no_less(self, shape: int) -> Mask:
-        """(s,) shapes that ask no less than a plain one of no other nodes; any other is alone.
+        """(s,) shapes that ask no less of the same nodes, itself included.
 
         Not to be changed by the caller.
         """
         found = self._no_less.get(shape)
         if found is None:
-            sizes = self.sizes
-            nodes, cpu, memory, devices = sizes[shape].tolist()
-            if nodes < 0:
-                found = np.zeros(len(sizes), dtype=np.bool_)
+            demand = self._demanded[shape]
+            if demand[0] < 0:
+                found = np.zeros(len(self._demanded), dtype=np.bool_)
                 found[shape] = True
             else:
-                found = (sizes[:, 0] == nodes) & (sizes[:, 1] >= cpu)
-                found &= (sizes[:, 2] >= memory) & (sizes[:, 3] >= devices)
+                found = self._demanded[:, 0] == demand[0]
+                for column in range(1, self._demanded.shape[1]):
+                    found &= self._demanded[:, column] >= demand[column]
             self._no_less[shape] = found
         return found
 
@@ -115,6 +134,8 @@ class _Shapes(NamedTuple):
     gangs: tuple[bool, ...]
     plain: tuple[Size | None, ...]
     sizes: Amounts
+    demands: tuple[Demand | None, ...]
+    demanded: Amounts
     no_less: dict[int, Mask]
 
     @classmethod
@@ -125,9 +146,17 @@ class _Shapes(NamedTuple):
             tuple(TaskRequirements(group, nodes) for group in shape.groups) for shape in shapes
         )
         singly = tuple(scoring.is_singly(shape) for shape in shapes)
+        gangs = tuple([gang_capacity.is_plain_gang(shape) for shape in shapes])
+        numbers = _numbers(shapes, nodes.shareable)
         plain = tuple(
             _size_of(number, ask[0]) if single else None
-            for number, ask, single in zip(_numbers(shapes), asks, singly, strict=True)
+            for number, ask, single in zip(numbers, asks, singly, strict=True)
+        )
+        demands = tuple(
+            _demand_of(number, ask[0], shape.groups[0].least) if single or gang else None
+            for number, ask, shape, single, gang in zip(
+                numbers, asks, shapes, singly, gangs, strict=True
+            )
         )
         return cls(
             shapes,
@@ -136,9 +165,11 @@ class _Shapes(NamedTuple):
             any(ask.inner is not None or ask.rather is not None for each in asks for ask in each),
             asks,
             singly,
-            tuple([gang_capacity.is_plain_gang(shape) for shape in shapes]),
+            gangs,
             plain,
-            _sizes(plain),
+            _table(plain, 4),
+            demands,
+            _table(demands, 6),
             {},
         )
 
