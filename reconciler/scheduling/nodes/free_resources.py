@@ -212,7 +212,10 @@ class FreeResources:
         if ask.shares is None and ask.share >= WHOLE:
             return nodes[columns.idle[nodes] >= ask.devices]
         shares = ask.share if ask.shares is None else ask.shares[nodes][:, None]
-        return nodes[(columns.devices[nodes] >= shares).sum(axis=1) >= ask.devices]
+        found: NDArray[np.intp] = nodes[
+            (columns.devices[nodes] >= shares).sum(axis=1) >= ask.devices
+        ]
+        return found
 
     def charge(
         self,

@@ -17,18 +17,18 @@ def fitting(sizes: Amounts, nodes: Callable[[int], Amounts]) -> Mask:
 
     Args:
         sizes: (s, 4) as ``fixed.Fixed`` has them.
-        nodes: a shape's index to (k, 3) milli-CPUs, bytes and whole idle devices of the nodes that
-            it may go to; asked once for all shapes that go to the same ones.
+        nodes: number of some nodes to (k, 3) milli-CPUs, bytes and milli-GPUs of theirs: of all
+            devices that are idle, of that with the most left if none is.
     """
     found: Mask = np.zeros(len(sizes), dtype=np.bool_)
     for number in np.unique(sizes[:, 0]).tolist():
         if number < 0:
             continue
         alike = np.flatnonzero(sizes[:, 0] == number)
-        rows = nodes(int(alike[0]))
-        for devices in np.unique(sizes[alike, 3]).tolist():
-            same = alike[sizes[alike, 3] == devices]
-            wide = rows[rows[:, 2] >= devices] if devices else rows
+        rows = nodes(number)
+        for gpu_milli in np.unique(sizes[alike, 3]).tolist():
+            same = alike[sizes[alike, 3] == gpu_milli]
+            wide = rows[rows[:, 2] >= gpu_milli] if gpu_milli else rows
             found[same] = _has_both(wide[:, :2], sizes[same, 1:3])
     return found
 
@@ -49,9 +49,9 @@ def _has_both(has: Amounts, asked: Amounts) -> Mask:
 
 
 def kinds(nodes: NodeColumns, eligible: Mask) -> Amounts:
-    """(k, 3) milli-CPUs, bytes and devices of idle nodes, those in a row that are alike once."""
-    devices = (nodes.devices[eligible] >= 0).sum(axis=1)
-    whole = np.column_stack([nodes.capacity[eligible, :2], devices])
+    """(k, 3) milli-CPUs, bytes, milli-GPUs of idle nodes, those in a row that are alike once."""
+    gpu_milli = (nodes.devices[eligible] >= 0).sum(axis=1) * WHOLE
+    whole = np.column_stack([nodes.capacity[eligible, :2], gpu_milli])
     others = np.ones(len(whole), dtype=np.bool_)
     others[1:] = (whole[1:] != whole[:-1]).any(axis=1)  # few: pools
     found: Amounts = whole[others]

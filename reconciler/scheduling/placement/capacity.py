@@ -265,9 +265,11 @@ class Capacity:
         stock, columns = self.stock, self.stock.columns()
         opened = stock.opened_mask & (columns.exclusive == 0)
 
-        def nodes(shape: int) -> Amounts:
-            rows = np.flatnonzero(opened & self.situation.shapes[shape].eligible)
-            return np.column_stack([columns.cpu[rows], columns.memory[rows], columns.idle[rows]])
+        def nodes(number: int) -> Amounts:
+            rows = np.flatnonzero(opened & self._fixed.masks[number])
+            most = columns.devices[rows].max(axis=1, initial=0)
+            gpu_milli = np.where(columns.idle[rows], columns.idle[rows] * WHOLE, most)
+            return np.column_stack([columns.cpu[rows], columns.memory[rows], gpu_milli])
 
         return quick_fit.fitting(self._fixed.sizes, nodes)
 
@@ -275,6 +277,11 @@ class Capacity:
     def sizes(self) -> Amounts:
         """(s, 4) what shapes of one plain task take (``fixed.Fixed``)."""
         return self._fixed.sizes
+
+    @property
+    def masks(self) -> tuple[Mask, ...]:
+        """Nodes of each number that ``sizes`` has."""
+        return self._fixed.masks
 
     def _has_none(self, shape: int) -> None:
         """Note that no node has room for a shape, until something is released."""
@@ -336,8 +343,8 @@ class Capacity:
         """
         if within is not None:
             return False
-        plain = self._fixed.plain[shape] is not None
-        return bool(self._mix) if plain else self._fixed.demands[shape] is not None
+        demand = self._fixed.demands[shape]
+        return demand is not None and (0 < demand[4] < WHOLE or bool(self._mix))
 
     def _has_node(self, shape: int, within: Mask | None) -> bool:
         """Whether a node has room for one task; of nodes that had none only changed ones count."""
@@ -378,22 +385,24 @@ class Capacity:
 
     def _spacious(self, shape: int, size: shape_facts.Size) -> list[int]:
         """A node that has room for a task of this size; none: no node has."""
-        nodes, cpu, memory, devices = size
-        hint = self._wide_hint.get((nodes, devices))
+        nodes, cpu, memory, gpu_milli = size
+        hint = self._wide_hint.get((nodes, gpu_milli))
         if hint is not None:
             row = self.stock.rows[hint]
-            wide = not row.exclusive and row.devices.count(WHOLE) >= devices
-            if wide and row.cpu >= cpu and row.memory >= memory:
+            wide = not row.exclusive and row.cpu >= cpu and row.memory >= memory
+            if wide and scoring.has_room(row, self._fixed.asks[shape][0], hint):
                 return [hint]
         columns = self.stock.columns()
-        at, rows = self._wide.get((nodes, devices), (-1, None))
+        at, rows = self._wide.get((nodes, gpu_milli), (-1, None))
         if rows is None:
-            enough = self.situation.shapes[shape].eligible & self.stock.opened_mask
-            enough &= (columns.exclusive == 0) & (columns.idle >= devices)
-            rows = np.flatnonzero(enough)
-        elif at != self.version:  # since then there has only been less
-            rows = rows[(columns.exclusive[rows] == 0) & (columns.idle[rows] >= devices)]
-        self._wide[nodes, devices] = (self.version, rows)
+            rows = np.flatnonzero(self._fixed.masks[nodes] & self.stock.opened_mask)
+        if at != self.version:  # since then there has only been less
+            rows = rows[columns.exclusive[rows] == 0]
+            if gpu_milli >= WHOLE:
+                rows = rows[columns.idle[rows] * WHOLE >= gpu_milli]
+            elif gpu_milli:
+                rows = rows[(columns.devices[rows] >= gpu_milli).any(axis=1)]
+        self._wide[nodes, gpu_milli] = (self.version, rows)
         if cpu:
             rows = rows[columns.cpu[rows] >= cpu]
         if memory:
@@ -401,7 +410,7 @@ class Capacity:
         if not rows.size:
             return []
         emptiest = int(rows[int(columns.idle[rows].argmax())])
-        self._wide_hint[nodes, devices] = emptiest
+        self._wide_hint[nodes, gpu_milli] = emptiest
         return [emptiest]
 
     def is_certain(self, shape: int) -> bool:
@@ -593,7 +602,8 @@ class Capacity:
 
     def funnel(self, shape: int) -> tuple[FunnelStep, ...]:
         """How nodes drop out for a task of the scarcest group; the counts add up to all nodes."""
-        if self._fixed.plain[shape] is None:
+        demand = self._fixed.demands[shape]
+        if demand is None or demand[-1] > 1 or (demand[3] > 1 and demand[4] < WHOLE):
             return diagnosis.funnel(self._planner, shape)
         if self._ladder is None or self._ladder[0] != self.version:
             ladder = diagnosis.Ladder(self.situation, self.stock, idle=self.idle)

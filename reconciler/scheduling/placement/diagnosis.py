@@ -33,6 +33,7 @@ FREED: dict[str, str] = {
     EXCLUDED: "the work that has a node to itself ends",
     OCCUPIED: "all work on one node ends",
 }
+UNSHARED = "do not share GPUs"
 APART = "the work that it stays apart from ends"
 NEAR = "the work that it must be near starts"
 
@@ -117,8 +118,8 @@ def _scarcest(planner: GangPlanner, shape: int) -> tuple[int, int]:
 class Ladder:
     """The funnels of many shapes of one plain task: steps that shapes share are taken once.
 
-    For shapes that only whole devices, CPU and memory, and which nodes they may use, tell apart;
-    made of an inventory as it is now.
+    For shapes that only whole devices or a share of one, CPU and memory, and which nodes they may
+    use, tell apart; made of an inventory as it is now.
     """
 
     def __init__(self, situation: snapshots.Snapshot, stock: FreeResources, *, idle: bool) -> None:
@@ -129,6 +130,8 @@ class Ladder:
         self._starts: dict[tuple[int, tuple[FunnelStep, ...]], int] = {}
         #: Steps so far and the nodes that are left, by what was asked so far.
         self._known: dict[tuple[int, ...], tuple[tuple[FunnelStep, ...], Rows]] = {}
+        #: (n,) milli-GPUs free on the device of each node that has the most.
+        self._largest: NDArray[np.int64] | None = None
 
     def steps(self, shape: int) -> tuple[FunnelStep, ...]:
         """All steps of one shape; the same as ``funnel`` says."""
@@ -139,8 +142,15 @@ class Ladder:
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self._first(asked)
+        devices = group.devices
+        if devices and group.share < WHOLE:
+            key, devices = (*key, -group.share), 0
+            known = self._known.get(key)
+            if known is None:
+                known = self._known[key] = self._shared(found, group.share)
+            found = known
         for noun, amount, column, form in (
-            ("GPUs", group.devices, columns.idle, str),
+            ("GPUs", devices, columns.idle, str),
             ("CPUs", group.amounts[0], columns.cpu, quantities.format_cpu),
             ("memory", group.amounts[1], columns.memory, quantities.format_memory),
         ):
@@ -161,6 +171,25 @@ class Ladder:
         begun = _Steps(asked)
         begun.closed(self.situation, self.stock, idle=self.idle)
         return tuple(begun.found), np.flatnonzero(begun.left)
+
+    def _shared(
+        self, found: tuple[tuple[FunnelStep, ...], Rows], share: int
+    ) -> tuple[tuple[FunnelStep, ...], Rows]:
+        """Two more steps: nodes that share no devices, and those of which none has so much."""
+        steps, left = found
+        shareable = self.situation.nodes.shareable[left]
+        count = int(np.count_nonzero(~shareable))
+        if count:
+            steps, left = (*steps, FunnelStep(count, UNSHARED)), left[shareable]
+        if self._largest is None:
+            self._largest = self.stock.columns().devices.max(axis=1, initial=0)
+        there = self._largest[left]
+        short = there < share
+        count = int(np.count_nonzero(short))
+        if not count:
+            return steps, left
+        words = _no_share(1, quantities.format_gpu(share), int(there[short].max()), idle=self.idle)
+        return (*steps, FunnelStep(count, words)), left[~short]
 
     def _lack(
         self,
@@ -187,6 +216,12 @@ def _lacking(
 ) -> str:
     state = "there" if idle else "free"
     return f"lack {noun} ({form(asked)} asked, at most {form(max(most, 0))} {state})"
+
+
+def _no_share(devices: int, asked: str, most: int, *, idle: bool) -> str:
+    number = "one GPU" if devices == 1 else f"{devices} GPUs each"
+    found = f"{quantities.format_gpu(most)} {'there' if idle else 'free'}"
+    return f"lack room on {number} ({asked} asked, at most {found})"
 
 
 class _Steps:
@@ -311,7 +346,7 @@ class _Funnel(_Steps):
             self.drop(has & (nodes.device_memory <= 0), "have GPUs of unknown memory")
         if ask.shares is not None or ask.share < WHOLE:
             shares = ask.shares if ask.shares is not None else np.full(len(self.left), ask.share)
-            self.drop((shares < WHOLE) & ~nodes.shareable, "do not share GPUs")
+            self.drop((shares < WHOLE) & ~nodes.shareable, UNSHARED)
             self._shares(shares)
             return
         self._short(columns.idle < ask.devices, columns.idle, "GPUs", ask.devices, str)
@@ -342,14 +377,10 @@ class _Funnel(_Steps):
             what = quantities.format_gpu(ask.share)
         else:
             what = quantities.format_memory(self.each.share_bytes) + " of memory"
-        number = "one GPU" if ask.devices == 1 else f"{ask.devices} GPUs each"
         self.lack(
             enough < ask.devices,
             best,
-            lambda most: (
-                f"lack room on {number} ({what} asked, at most "
-                f"{quantities.format_gpu(most)} {self.state})"
-            ),
+            lambda most: _no_share(ask.devices, what, most, idle=self.planner.idle),
         )
 
     def _rest(self, rest: int, held: int) -> str:

@@ -17,15 +17,19 @@ from reconciler.scheduling.inputs.snapshots import WHOLE, Amounts, Mask, Snapsho
 from reconciler.scheduling.nodes import gang_capacity, scoring, topology
 from reconciler.scheduling.nodes.requirements import TaskRequirements
 
-#: Which nodes it may go to (a number of the mask), milli-CPUs, bytes, whole devices.
+#: Which nodes it may go to (a number of the mask), milli-CPUs, bytes, milli-GPUs: of whole devices,
+#: or of one device.
 Size = tuple[int, int, int, int]
-#: The same of each task, milli-GPUs of each device, and tasks that start together.
+#: The same of each task, with devices and milli-GPUs of each, and tasks that start together.
 Demand = tuple[int, int, int, int, int, int]
 
 
-def _numbers(shapes: Sequence[snapshots.Shape], shareable: Mask) -> list[int]:
-    """A number for the nodes that each shape may go to, the same for the same nodes."""
+def _numbers(
+    shapes: Sequence[snapshots.Shape], shareable: Mask
+) -> tuple[list[int], tuple[Mask, ...]]:
+    """A number for the nodes that each shape may go to, and the nodes of each number."""
     by_bytes: dict[bytes, int] = {}
+    masks: list[Mask] = []
     by_mask: dict[tuple[int, bool], int] = {}
     found = []
     for shape in shapes:
@@ -33,18 +37,20 @@ def _numbers(shapes: Sequence[snapshots.Shape], shareable: Mask) -> list[int]:
         key = (id(shape.eligible), 0 < group.share < WHOLE and group.devices > 0)
         if key not in by_mask:
             mask = shape.eligible & shareable if key[1] else shape.eligible
-            by_mask[key] = by_bytes.setdefault(mask.tobytes(), len(by_bytes))
+            number = by_mask[key] = by_bytes.setdefault(mask.tobytes(), len(by_bytes))
+            if number == len(masks):
+                masks.append(mask)
         found.append(by_mask[key])
-    return found
+    return found, tuple(masks)
 
 
 def _size_of(nodes: int, ask: TaskRequirements) -> Size | None:
-    """What one task takes, where nothing but amounts and whole devices decides where it fits."""
-    if ask.closed is not None or ask.instances or (ask.devices and ask.share < WHOLE):
+    """What one task takes, where nothing but amounts decides where it fits."""
+    if ask.instances or ask.shares is not None or ask.inner is not None or ask.rather is not None:
         return None
-    if ask.shares is not None or ask.inner is not None or ask.rather is not None:
+    if ask.share < WHOLE and ask.devices > 1:
         return None
-    return (nodes, ask.cpu, ask.memory, ask.devices)
+    return (nodes, ask.cpu, ask.memory, ask.devices * min(ask.share, WHOLE))
 
 
 def _demand_of(nodes: int, ask: TaskRequirements, tasks: int) -> Demand | None:
@@ -67,6 +73,7 @@ class StaticFacts:
 
     Attributes:
         gangs: whether a shape has room wherever its tasks come to enough (``tallies``).
+        masks: the nodes of each number.
         plain: of shapes of one plain task, its size.
         sizes: (s, 4) the same with the nodes numbered; -1 for nodes where a shape is not plain.
         demands: of shapes that have room wherever one that asks no less has.
@@ -75,6 +82,7 @@ class StaticFacts:
     asks: tuple[tuple[TaskRequirements, ...], ...]
     singly: tuple[bool, ...]
     gangs: tuple[bool, ...]
+    masks: tuple[Mask, ...]
     plain: tuple[Size | None, ...]
     sizes: Amounts
     demands: tuple[Demand | None, ...]
@@ -94,6 +102,7 @@ class StaticFacts:
             last.asks,
             last.singly,
             last.gangs,
+            last.masks,
             last.plain,
             last.sizes,
             last.demands,
@@ -132,6 +141,7 @@ class _Shapes(NamedTuple):
     asks: tuple[tuple[TaskRequirements, ...], ...]
     singly: tuple[bool, ...]
     gangs: tuple[bool, ...]
+    masks: tuple[Mask, ...]
     plain: tuple[Size | None, ...]
     sizes: Amounts
     demands: tuple[Demand | None, ...]
@@ -147,7 +157,7 @@ class _Shapes(NamedTuple):
         )
         singly = tuple(scoring.is_singly(shape) for shape in shapes)
         gangs = tuple([gang_capacity.is_plain_gang(shape) for shape in shapes])
-        numbers = _numbers(shapes, nodes.shareable)
+        numbers, masks = _numbers(shapes, nodes.shareable)
         plain = tuple(
             _size_of(number, ask[0]) if single else None
             for number, ask, single in zip(numbers, asks, singly, strict=True)
@@ -166,6 +176,7 @@ class _Shapes(NamedTuple):
             asks,
             singly,
             gangs,
+            masks,
             plain,
             _table(plain, 4),
             demands,

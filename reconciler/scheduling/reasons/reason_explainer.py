@@ -380,9 +380,9 @@ class ReasonExplainer:
         nodes, shapes = self.situation.nodes, self.situation.shapes
         shape = shapes[index]
         if self._alone is None:
-            sizes = self.now.sizes
+            masks = self.now.masks
             self._alone = quick_fit.fitting(
-                sizes, lambda number: quick_fit.kinds(nodes, shapes[number].eligible)
+                self.now.sizes, lambda number: quick_fit.kinds(nodes, masks[number])
             )
         if self._alone[index]:
             return True
@@ -392,7 +392,7 @@ class ReasonExplainer:
         if kinds is None:
             kinds = self._kinds[id(shape.eligible)] = quick_fit.kinds(nodes, shape.eligible)
         cpu, memory, _ = shape.groups[0].amounts
-        asked = np.array((cpu, memory, shape.groups[0].devices))
+        asked = np.array((cpu, memory, shape.groups[0].devices * snapshots.WHOLE))
         return bool((kinds >= asked).all(axis=1).any())
 
     def _level(self, shape: snapshots.Shape) -> str:
