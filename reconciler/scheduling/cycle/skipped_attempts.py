@@ -153,12 +153,14 @@ class UnschedulableCache:
         """No victims were found: none will be for lines of the queue that ask for no less."""
         turns, columns = self.turns, self.turns.columns
         evictor = turns.evictor
-        if ask.missing or ask.firm or not evictor.may_find(ask) or not evictor.has_failed(ask):
-            return
+        queue, line = ask.queue, ask.progress.line
         if self._by_queue is None:
             self._by_queue = row_groups.RowGroups.of(columns.queue, len(turns.ledger.paths))
-        queue, line = ask.queue, ask.progress.line
         members = self._by_queue.members(queue)
+        if ask.missing or ask.firm or self._own[members].all():
+            return
+        if not evictor.may_find(ask) or not evictor.has_failed(ask):
+            return
         at = self._standing(queue)
         if self._failed_at.get(queue) != at:
             self._failed_at[queue] = at

@@ -35,7 +35,7 @@ class FailedSearches:
                 shape.eligible.tobytes(),
                 (shape.exclusive, shape.required_level, group.required_level),
                 (group.slice_size, group.slice_level),
-                (group.devices > 0, group.share, group.share_bytes, group.profile),
+                (group.devices > 0, group.share_bytes, group.profile),
             )
             known = self._kinds[ask.shape] = self._numbers.setdefault(kind, len(self._numbers))
         return known
@@ -58,7 +58,7 @@ class FailedSearches:
 
     def _size(self, ask: request.PlacementRequest) -> tuple[int, ...]:
         group = self.situation.shapes[ask.shape].groups[0]
-        return (*group.amounts, group.devices, group.least)
+        return (*group.amounts, group.devices, group.share, group.least)
 
     def _is_comparable(self, ask: request.PlacementRequest) -> bool:
         shape = self.situation.shapes[ask.shape]
