@@ -33,9 +33,9 @@ def test_all_plain_shapes_fit_where_each_does(seed: int) -> None:
 
 def test_nothing_is_asked_of_nodes_that_are_not_there() -> None:
     sizes = np.array([[0, 0, 0, 0], [0, 1, 0, 0], [-1, 0, 0, 0], [1, 0, 5, 1]], dtype=np.int64)
-    rows = {0: np.zeros((0, 3), dtype=np.int64), 3: np.array([[-2, 5, 1], [9, 4, 8]])}
+    rows = {0: np.zeros((0, 3), dtype=np.int64), 1: np.array([[-2, 5, 1], [9, 4, 8]])}
     assert quick_fit.fitting(sizes, rows.__getitem__).tolist() == [False, False, False, True]
-    some = {0: np.array([[-3, -1, 0]]), 3: rows[0]}
+    some = {0: np.array([[-3, -1, 0]]), 1: rows[0]}
     assert quick_fit.fitting(sizes, some.__getitem__).tolist() == [True, False, False, False]
 
 
