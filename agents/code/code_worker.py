@@ -28,6 +28,9 @@ FAULT, NO_ROOM = 1, 2
 _TYPES = frozenset({tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE})
 #: How often the size of what git fetches is looked at.
 LOOK_S = 1.0
+#: How long a repository may be silent before the first of its content comes. Later git may work for
+#: long on what has come.
+SILENCE_S = 120.0
 SAID_BYTES_MAX = 4096
 #: What an entry of a folder counts besides its content, so that many empty files end it too.
 ENTRY_BYTES = 16 * 1024
@@ -37,6 +40,10 @@ _LACKS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
 class CodeError(Exception):
     """A reason that a task can't have its code."""
+
+
+class SilentError(CodeError):
+    """A repository that does not answer."""
 
 
 def unpack(handle: int, folder: str, entries_max: int, bytes_max: int) -> None:
@@ -67,16 +74,27 @@ def unpack(handle: int, folder: str, entries_max: int, bytes_max: int) -> None:
         raise CodeError(f"the pack can't be read: {problem}") from None
 
 
-def check_out(folder: str, url: str, revision: str, *, bytes_max: int, timeout_s: float) -> None:
+def check_out(
+    folder: str,
+    url: str,
+    revision: str,
+    *,
+    bytes_max: int,
+    timeout_s: float,
+    silence_s: float = SILENCE_S,
+) -> None:
     """Fetch one commit of a repository into a folder, with all of git's own settings.
 
     Raises:
+        SilentError: nothing came of it for too long.
         CodeError: it can't be fetched, or is too large.
     """
-    git = _GitRuns(folder, bytes_max, time.monotonic() + timeout_s)
+    git = _GitRuns(folder, bytes_max, time.monotonic() + timeout_s, silence_s)
     git.run("init", "--quiet")
     try:
         git.run("fetch", "--quiet", "--depth=1", "--no-tags", "--", url, revision)
+    except SilentError:
+        raise
     except CodeError as problem:
         # some servers give only what a branch or tag names
         heads = ["+refs/heads/*:refs/muster/heads/*", "+refs/tags/*:refs/muster/tags/*"]
@@ -91,19 +109,26 @@ def check_out(folder: str, url: str, revision: str, *, bytes_max: int, timeout_s
 class _GitRuns:
     """Runs of git in one folder, within limits of time and size."""
 
-    def __init__(self, folder: str, bytes_max: int, ends_at: float) -> None:
+    def __init__(self, folder: str, bytes_max: int, ends_at: float, silence_s: float) -> None:
         self._folder = folder
         self._bytes_max = bytes_max
         self._ends_at = ends_at
+        self._silence_s = silence_s
         self._looked_at = 0.0
         self._is_small = True
+        #: When a run began that has not brought anything yet; None if one has, or none fetches.
+        self._silent_since: float | None = None
+        self._is_silent = False
 
     def run(self, *words: str) -> None:
         """Run git.
 
         Raises:
+            SilentError: a fetch brought nothing for too long.
             CodeError: it failed, took too long, or the folder has become too large.
         """
+        self._silent_since = time.monotonic() if words[0] == "fetch" else None
+        before = self._fetched() if words[0] == "fetch" else 0
         program = child_process.ChildProgram(
             ["git", "-c", "gc.auto=0", "-c", "advice.detachedHead=false", *words],
             folder=self._folder,
@@ -116,17 +141,40 @@ class _GitRuns:
             leftovers=child_process.Leftovers.KILL,
         )
         try:
-            result = child_process.run_child(program, limits, is_wanted=self._looks_small)
+            result = child_process.run_child(
+                program, limits, is_wanted=lambda: self._goes_well(before)
+            )
         except FileNotFoundError:
             raise CodeError("git is not installed on this node") from None
         self._looked_at = 0.0
         if not self._looks_small():
             raise CodeError(f"the repository has more than {self._bytes_max} bytes")
+        if self._is_silent:
+            raise SilentError(
+                f"the repository sent nothing in {self._silence_s:g} s. To fix: check that its "
+                "server answers this node"
+            )
         if result.end is child_process.ChildEnd.TIMED_OUT:
             raise CodeError(f"`git {words[0]}` took too long")
         if result.status != 0:
             said = " ".join(result.stderr.decode(errors="backslashreplace").split())
             raise CodeError(f"`git {words[0]}`: {said or f'status {result.status}'}")
+
+    def _goes_well(self, before: int) -> bool:
+        """Return True unless the folder is too large, or nothing was fetched for too long.
+
+        ``before`` are the bytes that were fetched before this run.
+        """
+        if not self._looks_small():
+            return False
+        since = self._silent_since
+        if since is not None and time.monotonic() >= since + self._silence_s:
+            self._silent_since = None
+            self._is_silent = self._fetched() <= before
+        return not self._is_silent
+
+    def _fetched(self) -> int:
+        return _size(f"{self._folder}/.git/objects", self._bytes_max)
 
     def _looks_small(self) -> bool:
         """Return True unless the folder was too large when it was looked at, now and then."""

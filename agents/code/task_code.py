@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agents.code import code_worker, pack_cache
+from agents.code import code_turns, code_worker, pack_cache
 from agents.deletion import deleter
 from agents.host import disk_space
 from agents.isolation import command_cgroups, user_commands
@@ -30,8 +30,11 @@ from reconciler.model.state.states import EndReason
 UNPACK_S, GIT_S = 300.0, 600.0
 #: The most bytes of a repository with one commit of it checked out.
 GIT_BYTES_MAX = 2 * 2**30
-#: Helpers that work at the same time, and time for one to end by itself.
-TOGETHER_MAX, GRACE_S = 4, 5.0
+#: Helpers that work at the same time: of each kind, and of one person. Those that wait for a
+#: repository's server are apart from those that need this node alone.
+TOGETHER_MAX, OWN_MAX = 4, 2
+#: Time for a helper to end by itself.
+GRACE_S = 5.0
 _SAID_BYTES_MAX = 8192
 STOPPED = "stopped while its code was fetched"
 
@@ -74,7 +77,8 @@ class TaskCode:
         self.is_taken = False
         self._users = users
         self._deleter = remover
-        self._turns = threading.BoundedSemaphore(TOGETHER_MAX)
+        self._git_turns = code_turns.CodeTurns(TOGETHER_MAX, OWN_MAX)
+        self._pack_turns = code_turns.CodeTurns(TOGETHER_MAX, OWN_MAX)
         #: Attempts whose code is being fetched.
         self._open: dict[str, _Fetch] = {}
         remover.add_left(str(self._trash))
@@ -164,7 +168,8 @@ class TaskCode:
                 "do": "git", "url": code.git, "revision": code.revision,
                 "bytes_max": GIT_BYTES_MAX, "timeout_s": GIT_S,
             }  # fmt: skip
-            self._run(order, user, (), GIT_S + GRACE_S, is_wanted)
+            with self._git_turns.held(template.owner, is_wanted):
+                self._run(order, user, (), GIT_S + GRACE_S, is_wanted)
             return
         wanted = pack_cache.WantedPack(code.digest, attempt, template.owner, is_wanted)
         with self._packs.opened(wanted) as handle:
@@ -172,7 +177,8 @@ class TaskCode:
                 "do": "unpack", "handle": handle, "entries_max": job_code.PACK_ENTRIES_MAX,
                 "bytes_max": job_code.PACK_BYTES_MAX,
             }  # fmt: skip
-            self._run(order, user, (handle,), UNPACK_S, is_wanted)
+            with self._pack_turns.held(template.owner, is_wanted):
+                self._run(order, user, (handle,), UNPACK_S, is_wanted)
 
     def _run(
         self,
@@ -184,9 +190,6 @@ class TaskCode:
     ) -> None:
         """Run a helper as a user, and raise what it says."""
         argv = [sys.executable, "-I", code_worker.__file__]
-        while not self._turns.acquire(timeout=pack_cache.LOOK_S):
-            if not is_wanted():
-                raise pack_cache.CodeUnwantedError
         try:
             with contextlib.ExitStack() as held:
                 if user.switch:
@@ -213,8 +216,6 @@ class TaskCode:
                 )
         except (OSError, command_cgroups.CommandRefusedError) as problem:
             raise UnstartableError(f"code: its helper can't be started: {problem}") from None
-        finally:
-            self._turns.release()
         _judge(result, timeout_s)
 
 

@@ -2,8 +2,10 @@
 
 import io
 import os
+import socket
 import subprocess
 import tarfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -152,6 +154,28 @@ def test_a_commit_that_can_not_be_had(
     url, revision, place = url or repository[0], revision or repository[2], str(tmp_path / "work")
     with pytest.raises(code_worker.CodeError, match=told):
         code_worker.check_out(place, url, revision, bytes_max=bytes_max, timeout_s=60)
+
+
+def test_a_server_that_never_answers_is_given_up(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"git://127.0.0.1:{server.getsockname()[1]}/x"
+        with pytest.raises(code_worker.SilentError, match="the repository sent nothing"):
+            code_worker.check_out(
+                str(tmp_path), url, "0" * 40, bytes_max=2**26, timeout_s=60, silence_s=0.1
+            )
+
+
+@pytest.mark.parametrize("brings", [True, False])
+def test_who_has_answered_may_be_silent_later(tmp_path: Path, *, brings: bool) -> None:
+    """What has come may need work before more of it is written."""
+    git(tmp_path, "init", "--quiet")
+    runs = code_worker._GitRuns(str(tmp_path), 2**26, time.monotonic() + 60, 0.0)
+    before = runs._fetched()
+    if brings:
+        (tmp_path / ".git" / "objects" / "pack" / "tmp_pack").write_bytes(b"PACK")
+    for _ in range(2):
+        runs._silent_since = time.monotonic()
+        assert runs._goes_well(before) is brings
 
 
 def test_a_folder_to_start_in_has_to_be_in_the_code(tmp_path: Path) -> None:
