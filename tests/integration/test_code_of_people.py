@@ -153,6 +153,35 @@ def test_who_may_not_submit_may_not_send(bed: beds.Bed) -> None:
     assert caught.value.status == 403
 
 
+def test_who_may_not_act_for_another_sends_no_code_for_them(bed: beds.Bed) -> None:
+    """A token without an address names the owner, but not whom it likes: also without any roles."""
+    path = f"/v1/code/sha256:{'0' * 64}"
+    with person(bed, "ci") as robot:
+        _pull(bed)
+        bed.commit({"people.yaml": PEOPLE.partition("  roles:")[0]})
+        try:
+            bed.until(lambda: not _is_refused(robot, path, ""))  # without roles all may have jobs
+            assert _is_refused(robot, path, ADA)
+            with pytest.raises(api_client.ApiError, match=f"act as {ADA}") as caught:
+                robot.api.put(path, io.BytesIO(b"x"), 1, {"owner": ADA})
+            assert caught.value.status == 403
+        finally:
+            bed.commit({"people.yaml": PEOPLE})
+            bed.until(lambda: _is_refused(robot, path, ""))
+
+
+def _pull(bed: beds.Bed) -> None:
+    bed.git("pull", "--quiet", "--rebase", "origin", "main", folder=bed.clone)
+
+
+def _is_refused(who: Person, path: str, owner: str) -> bool:
+    """Return True if somebody has no right to look for code of an owner."""
+    with pytest.raises(api_client.ApiError) as caught:
+        who.api.get(path, owner=owner)
+    assert caught.value.status in {403, 404}
+    return caught.value.status == 403
+
+
 @pytest.mark.parametrize(
     ("digest", "status", "told"),
     [

@@ -321,6 +321,21 @@ def why_no_job(reader: AuthorizationContext, who: str) -> str:
     return "" if decision.allowed else decision.why
 
 
+def why_not_owner(reader: AuthorizationContext, who: str, owner: str) -> str:
+    """Return why a person's jobs may not be those of an owner; empty if they may.
+
+    Raises:
+        StoreError: the store can't be read.
+    """
+    if owner in {"", who}:
+        return ""
+    structure = stored_views.stored_structure(reader.view(stored_views.STRUCTURE))
+    if structure is None:
+        return NOTHING_IN_FORCE
+    decision = access.of_impersonation(structure.access, who, owner)
+    return "" if decision.allowed else decision.why
+
+
 def at_commit(
     reader: AuthorizationContext,
     change: remote_changes.SubmittedDocument,

@@ -58,12 +58,15 @@ def look_up_code(
     digest: FromPath[str],
     request: Request[Any, Any, Any],
     packs: NamedDependency[pack_store.PackStore],
+    store: NamedDependency[ServerStore],
     link: NamedDependency[LinkClient],
     owner: _Owner = "",
 ) -> CodeEnvelope:
     """Answer 404 if the caller has not sent it, whoever else has."""
     _require_digest(digest)
-    people = people_of(authentication.identity_of(request), owner)
+    caller = authentication.identity_of(request)
+    people = people_of(caller, owner)
+    _require_rights(store.reader, caller, people)
     if not packs.is_there(digest, people):
         raise errors.Failure(404, f"you have not sent the code {digest}")
     return CodeEnvelope(code=CodeView(digest), **envelopes.head(link.published))
@@ -89,18 +92,15 @@ async def send_code(
     caller = authentication.identity_of(request)
     people = people_of(caller, owner)
     size = body_lengths.declared(request, job_code.PACK_BYTES_MAX, "a pack of code")
-    if caller.role != authorization.ADMIN:
-        why = await sync_to_thread(authorization.why_no_job, store.reader, caller.name)
-        if why:
-            raise errors.Failure(403, why)
-    pieces = request.stream()
+    await sync_to_thread(_require_rights, store.reader, caller, people)
+    pieces, sent = request.stream(), pack_store.SentPack(digest, caller.name, people, size)
     try:
         try:
-            await _receive(packs, digest, people, size, pieces)
+            await _receive(packs, sent, pieces)
         except pack_store.PackRoomError:  # before anything was read
             named = await sync_to_thread(pack_upkeep.named_packs, store.reader)
             await sync_to_thread(packs.make_room, people[0], size, named)
-            await _receive(packs, digest, people, size, pieces)
+            await _receive(packs, sent, pieces)
     except (pack_store.PackRoomError, pack_store.PackTurnError) as problem:
         raise errors.Failure(429, str(problem), retry_after_s=AGAIN_S) from None
     except pack_store.PackError as problem:
@@ -117,14 +117,10 @@ async def send_code(
 
 
 async def _receive(
-    packs: pack_store.PackStore,
-    digest: str,
-    people: tuple[str, ...],
-    size: int,
-    pieces: AsyncIterator[bytes],
+    packs: pack_store.PackStore, sent: pack_store.SentPack, pieces: AsyncIterator[bytes]
 ) -> None:
     """Write what comes, piece by piece."""
-    receiving = packs.receive(digest, people, size)
+    receiving = packs.receive(sent)
     incoming = await sync_to_thread(receiving.__enter__)
     problem: BaseException | None = None
     try:
@@ -206,13 +202,30 @@ def _require_digest(digest: str) -> None:
 def people_of(caller: tokens.Caller, owner: str) -> tuple[str, ...]:
     """Return the owners of jobs that a pack may be for: as with jobs that the token submits.
 
-    A token without an address stands for no person: its sender names the owner of the job. An
-    admin's jobs may be those of another, by a commit in a clone.
+    A token without an address stands for no person: its sender names the owner of the job, as
+    far as Access lets it. An admin's jobs may be those of another, by a commit in a clone.
     """
     if "@" not in caller.name:
         return (owner,)
     others = {owner} - {"", caller.name} if caller.role == authorization.ADMIN else ()
     return (caller.name, *others)
+
+
+def _require_rights(reader: StoreReader, caller: tokens.Caller, people: tuple[str, ...]) -> None:
+    """Do nothing if a caller may have jobs, and those of the owners of a pack.
+
+    Raises:
+        Failure: 403, with the rule that refuses it.
+        StoreError: the store can't be read.
+    """
+    if caller.role == authorization.ADMIN:
+        return
+    view = authorization.Once(reader)
+    why = authorization.why_no_job(view, caller.name)
+    for owner in people:
+        why = why or authorization.why_not_owner(view, caller.name, owner)
+    if why:
+        raise errors.Failure(403, why)
 
 
 HANDLERS: list[Any] = [look_up_code, send_code, node_code]

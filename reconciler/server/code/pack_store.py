@@ -12,7 +12,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 
 import msgspec
 
@@ -44,6 +44,21 @@ class PackNote(msgspec.Struct, frozen=True):
     size: int
     used_at: float
     people: tuple[str, ...]
+
+
+class SentPack(msgspec.Struct, frozen=True):
+    """A pack that somebody wants to send.
+
+    Attributes:
+        sender: name of the token, for which packs that come at once are counted.
+        people: whose jobs may have it; its room is counted for the first.
+        size: its bytes.
+    """
+
+    digest: str
+    sender: str
+    people: tuple[str, ...]
+    size: int
 
 
 _decode = msgspec.json.Decoder(PackNote).decode
@@ -88,8 +103,8 @@ class PackStore:
         self._limits = limits
         self._lock = threading.Lock()
         self._notes: dict[str, PackNote] | None = None
-        #: Person and bytes of each pack that is being received.
-        self._coming: dict[str, tuple[str, int]] = {}
+        #: Packs that are being received, by the names of their files.
+        self._coming: dict[str, SentPack] = {}
 
     def is_there(self, digest: str, people: Collection[str]) -> bool:
         """Return True if a pack was sent for all of these people, and note that it is used."""
@@ -104,11 +119,8 @@ class PackStore:
             return True
 
     @contextlib.contextmanager
-    def receive(self, digest: str, people: Sequence[str], size: int) -> Iterator["IncomingPack"]:
+    def receive(self, sent: SentPack) -> Iterator["IncomingPack"]:
         """Give what takes the bytes of a pack, which is there once it was finished.
-
-        Args:
-            people: whose jobs may have it; it is counted for the first.
 
         Raises:
             PackRoomError: there is no room for it.
@@ -117,18 +129,18 @@ class PackStore:
         """
         name = f"code-{secrets.token_hex(8)}.part"
         with self._lock:
-            self._require_room(digest, people[0], size)
-            self._coming[name] = (people[0], size)
+            self._require_room(sent)
+            self._coming[name] = sent
         path = self._folder / name
         try:
             with open(path, "xb", opener=_open_private) as file:
-                incoming = IncomingPack(file.write, size)
+                incoming = IncomingPack(file.write, sent.size)
                 yield incoming
-                incoming.require(digest)
+                incoming.require(sent.digest)
                 file.flush()
                 os.fsync(file.fileno())
             with self._lock:
-                self._settle(digest, people, path, size)
+                self._settle(sent, path)
         finally:
             path.unlink(missing_ok=True)
             with self._lock:
@@ -208,12 +220,13 @@ class PackStore:
             self._notes = found
         return self._notes
 
-    def _require_room(self, digest: str, person: str, size: int) -> None:
-        own = [of for of, _ in self._coming.values() if of == person]
+    def _require_room(self, sent: SentPack) -> None:
+        digest, person, size = sent.digest, sent.people[0], sent.size
+        own = [one for one in self._coming.values() if one.sender == sent.sender]
         if len(self._coming) >= UPLOADS_MAX or len(own) >= PERSON_UPLOADS_MAX:
             raise PackTurnError(
-                f"{len(self._coming)} packs of code are being sent, {len(own)} by {person}; at "
-                f"most {UPLOADS_MAX} and {PERSON_UPLOADS_MAX} may be. To fix: try again"
+                f"{len(self._coming)} packs of code are being sent, {len(own)} by {sent.sender}; "
+                f"at most {UPLOADS_MAX} and {PERSON_UPLOADS_MAX} may be. To fix: try again"
             )
         known = self._known()
         is_new = digest not in known
@@ -244,7 +257,7 @@ class PackStore:
 
     def _is_disk_full(self, size: int) -> bool:
         space = os.statvfs(self._folder)
-        coming = sum(coming for _, coming in self._coming.values())
+        coming = sum(one.size for one in self._coming.values())
         return space.f_bavail * space.f_frsize < FREE_BYTES_MIN + coming + size
 
     def _packs_of(self, person: str) -> int:
@@ -254,15 +267,16 @@ class PackStore:
         """Return the bytes of one person, or of all, with what is being received."""
         notes = self._known().values()
         held = sum(one.size for one in notes if person is None or person in one.people)
-        return held + sum(size for of, size in self._coming.values() if person in {None, of})
+        coming = self._coming.values()
+        return held + sum(one.size for one in coming if person in {None, one.people[0]})
 
-    def _settle(self, digest: str, people: Sequence[str], path: pathlib.Path, size: int) -> None:
+    def _settle(self, sent: SentPack, path: pathlib.Path) -> None:
         """Keep what was received whole."""
-        before = self._known().get(digest)
+        before = self._known().get(sent.digest)
         others = before.people if before is not None else ()
-        path.replace(self._pack(digest))
-        note = PackNote(size, self._clock(), tuple(dict.fromkeys((*others, *people))))
-        self._put(digest, note)
+        path.replace(self._pack(sent.digest))
+        people = tuple(dict.fromkeys((*others, *sent.people)))
+        self._put(sent.digest, PackNote(sent.size, self._clock(), people))
 
     def _put(self, digest: str, note: PackNote) -> None:
         path = self._pack(digest).with_suffix(".json")

@@ -429,7 +429,8 @@ def test_code_of_jobs_is_restored_with_who_sent_it(
     live: StateFolder, tmp_path: pathlib.Path
 ) -> None:
     digest = f"sha256:{hashlib.sha256(b'code').hexdigest()}"
-    with pack_store.PackStore(live.folder).receive(digest, ("ada@x.org",), 4) as incoming:
+    sent = pack_store.SentPack(digest, "ada@x.org", ("ada@x.org",), 4)
+    with pack_store.PackStore(live.folder).receive(sent) as incoming:
         incoming.add(b"code")
     (live.folder / "code-0123.part").write_text("being sent")
     made = backup_folder.save(live.url, live.folder, tmp_path / "copy", NOW)

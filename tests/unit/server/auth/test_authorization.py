@@ -363,5 +363,6 @@ def test_acting_as_somebody_else_takes_a_right_of_its_own(
     found = authorization.refusals(reader, tokens.Caller(name, "user"), [asked])
     assert (found == {}) is allowed, found
     assert allowed or owner in found[0]
+    assert (authorization.why_not_owner(reader, name, owner) == "") is allowed
     above = tokens.Caller(name, "admin")
     assert authorization.refusals(reader, above, [asked]) == {}

@@ -38,9 +38,15 @@ def digest_of(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
+def sent(data: bytes, *people: str, sender: str = "") -> pack_store.SentPack:
+    """Return the announcement of a pack: by default each person sends their own."""
+    people = people or (ADA,)
+    return pack_store.SentPack(digest_of(data), sender or people[0], people, len(data))
+
+
 def send(packs: pack_store.PackStore, data: bytes, *people: str) -> str:
     digest = digest_of(data)
-    with packs.receive(digest, people or (ADA,), len(data)) as incoming:
+    with packs.receive(sent(data, *people)) as incoming:
         incoming.add(data[:1])
         incoming.add(data[1:])
     return digest
@@ -73,17 +79,17 @@ def test_what_was_sent_is_given_to_jobs_of_its_sender(
 
 
 @pytest.mark.parametrize(
-    ("sent", "told"),
+    ("came", "told"),
     [(b"cod", "found a pack with the digest"), (b"c0de", "found a pack"), (b"code!", "longer")],
 )
 def test_what_is_something_else_is_not_kept(
-    packs: pack_store.PackStore, tmp_path: Path, sent: bytes, told: str
+    packs: pack_store.PackStore, tmp_path: Path, came: bytes, told: str
 ) -> None:
     with (
         pytest.raises(pack_store.PackError, match=told),
-        packs.receive(digest_of(b"code"), (ADA,), 4) as incoming,
+        packs.receive(sent(b"code")) as incoming,
     ):
-        incoming.add(sent)
+        incoming.add(came)
     assert kept(tmp_path) == set()
 
 
@@ -99,7 +105,7 @@ def test_each_person_has_a_limit_and_so_have_all(packs: pack_store.PackStore) ->
 
 
 def test_what_is_being_received_counts(packs: pack_store.PackStore) -> None:
-    with contextlib.suppress(pack_store.PackError), packs.receive(digest_of(b"x"), (ADA,), 900):
+    with contextlib.suppress(pack_store.PackError), packs.receive(sent(b"x" * 900)):
         with pytest.raises(pack_store.PackRoomError):
             send(packs, b"b" * 101)
         send(packs, b"b" * 100)
@@ -110,10 +116,23 @@ def test_few_may_be_received_at_once(
     packs: pack_store.PackStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pack_store, "PERSON_UPLOADS_MAX", 1)
-    with contextlib.suppress(pack_store.PackError), packs.receive(digest_of(b"x"), (ADA,), 1):
+    with contextlib.suppress(pack_store.PackError), packs.receive(sent(b"x")):
         with pytest.raises(pack_store.PackTurnError, match="1 packs of code are being sent"):
             send(packs, b"b")
         send(packs, b"b", BOB)
+
+
+def test_who_sends_for_many_sends_as_few_at_once(
+    packs: pack_store.PackStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pack_store, "PERSON_UPLOADS_MAX", 1)
+    with contextlib.suppress(pack_store.PackError), packs.receive(sent(b"x", ADA, sender="ci")):
+        with (
+            pytest.raises(pack_store.PackTurnError, match="1 by ci"),
+            packs.receive(sent(b"y", BOB, sender="ci")),
+        ):
+            pass
+        send(packs, b"b", ADA)
 
 
 def test_small_packs_of_one_person_do_not_take_all_places(
@@ -138,9 +157,9 @@ def test_room_on_the_disk_is_kept_for_what_is_being_sent(
     half = 6 * 2**29 // 4
     with (
         contextlib.suppress(pack_store.PackError),
-        big.receive(digest_of(b"x"), (ADA,), half),
+        big.receive(pack_store.SentPack(digest_of(b"x"), ADA, (ADA,), half)),
         pytest.raises(pack_store.PackRoomError, match="has no room"),
-        big.receive(digest_of(b"y"), (BOB,), half),
+        big.receive(pack_store.SentPack(digest_of(b"y"), BOB, (BOB,), half)),
     ):
         pass
 
