@@ -1,12 +1,14 @@
 """The note in git of jobs that no file describes: what ran, for a store that was lost or restored.
 
 One reference holds one commit without a parent, with one file, so that it does not grow. Whoever
-may push could write it, so its documents count only with a proof by the cluster's key: those
-without one are listed, and nothing is taken over by them.
+may push could write it, so it counts only with a proof by the cluster's key: of one without it the
+names are listed, and nothing is taken over. Who writes it says when, so that an older one that
+somebody puts back is not taken for the newest.
 """
 
 import hmac
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -27,10 +29,27 @@ _PURPOSE = b"muster ephemeral note\0"
 
 
 class _Note(msgspec.Struct, frozen=True):
-    """The file: runs as JSON text, with the proof of that text in hexadecimal digits."""
+    """The file: runs as JSON text, and when it was written, with the proof of both in hexadecimal
+    digits. Controllers of earlier versions did not say when.
+    """
 
     runs: str
     proof: str
+    written_at: float = 0.0
+
+
+class FoundNote(NamedTuple):
+    """A note that was read.
+
+    Attributes:
+        runs: that it lists.
+        written_at: seconds since the epoch, which grow with each note; 0: nobody says.
+        is_proven: a key of the cluster proves it.
+    """
+
+    runs: tuple[adoption_state.EphemeralRun, ...] = ()
+    written_at: float = 0.0
+    is_proven: bool = True
 
 
 _decode_note = msgspec.json.Decoder(_Note).decode
@@ -44,28 +63,28 @@ def reference(repository: source.GitSource) -> str:
     return notes.reference(repository).replace(notes.REFERENCE, name, 1)
 
 
-def pack(runs: Sequence[adoption_state.EphemeralRun], key: bytes) -> bytes:
+def pack(runs: Sequence[adoption_state.EphemeralRun], key: bytes, written_at: float) -> bytes:
     """Return the content of the file, with a proof by the cluster's key."""
     text = msgspec.json.encode(runs).decode()
-    body = msgspec.json.encode(_Note(text, _proof(text, key)))
+    body = msgspec.json.encode(_Note(text, _proof(text, written_at, key), written_at))
     return msgspec.json.format(body, indent=1) + b"\n"
 
 
-def unpack(body: bytes, keys: Sequence[bytes]) -> tuple[adoption_state.EphemeralRun, ...]:
-    """Return the runs of a file; without documents if no key of ``keys`` proves it.
+def unpack(body: bytes, keys: Sequence[bytes]) -> FoundNote:
+    """Return what a file says, and if a key of ``keys`` proves it.
 
     Raises:
         DecodeError: no controller writes such a file.
     """
     note = _decode_note(body)
-    runs = _decode_runs(note.runs)
-    if any(hmac.compare_digest(_proof(note.runs, key), note.proof) for key in keys):
-        return runs
-    return tuple(msgspec.structs.replace(one, job=None) for one in runs)
+    proofs = [_proof(note.runs, note.written_at, key) for key in keys]
+    is_proven = any(hmac.compare_digest(one, note.proof) for one in proofs)
+    return FoundNote(_decode_runs(note.runs), note.written_at, is_proven)
 
 
-def _proof(text: str, key: bytes) -> str:
-    return hmac.digest(key, _PURPOSE + text.encode(), "sha256").hex()
+def _proof(text: str, written_at: float, key: bytes) -> str:
+    when = f"{written_at!r}\0" if written_at else ""  # earlier versions did not say it
+    return hmac.digest(key, _PURPOSE + (when + text).encode(), "sha256").hex()
 
 
 def write(repository: source.GitSource, body: bytes) -> None:
@@ -91,10 +110,8 @@ def write(repository: source.GitSource, body: bytes) -> None:
     )
 
 
-def read(
-    repository: source.GitSource, keys: Sequence[bytes]
-) -> tuple[adoption_state.EphemeralRun, ...]:
-    """Return the runs of the note; none if there is no note.
+def read(repository: source.GitSource, keys: Sequence[bytes]) -> FoundNote:
+    """Return the note; an empty one if there is none.
 
     Raises:
         GitError: it can't be read, or no controller wrote it.
@@ -103,7 +120,7 @@ def read(
     address = "" if repository.local else repository.address
     commit = git_commands.reference_there(folder, address, name)
     if not commit:
-        return ()
+        return FoundNote()
     if not repository.local:
         limits = (git_commands.REMOTE_TIMEOUT_S, BYTES_MAX)
         mirror_fetch.fetch(folder, (repository.address, name), name, *limits)

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -16,6 +17,8 @@ from reconciler.core import observed_state
 from reconciler.desired.git import git_commands, source
 from reconciler.model import desired
 from reconciler.model.state import adoption_state, outcome, records
+from reconciler.model.values import times
+from reconciler.operations.tokens import token_file
 
 log = logging.getLogger("muster.controller")
 
@@ -26,8 +29,22 @@ _Tell = Callable[[outcome.Outcome, observed_state.ObservedState, desired.Desired
 WRITE_AFTER_S, AGAIN_S = 1.0, 30.0
 #: The most runs that have ended which the note lists; the newest stay.
 ENDED_MAX = 200
+#: The most runs of a note that are listed although nothing proves it.
+UNPROVEN_MAX = 200
+#: The file of the state folder with the time of the newest note that this machine knows.
+FILE = "ephemeral-note.json"
+#: The least by which the time of a note is later than that of the one before.
+_LATER_S = 0.001
 #: The most bytes of all documents in the note; runs beyond it are listed without theirs.
 DOCUMENTS_BYTES_MAX = 4 * 2**20
+
+
+_decode_time = msgspec.json.Decoder(float).decode
+
+
+def _in_doubt(run: adoption_state.EphemeralRun, doubt: str) -> adoption_state.EphemeralRun:
+    """Return a run of which only that it may have run is known."""
+    return msgspec.structs.replace(run, state="", ended_at=None, job=None, doubt=doubt)
 
 
 def run_of(record: records.JobRecord) -> adoption_state.EphemeralRun:
@@ -47,17 +64,24 @@ class EphemeralRuns:
     Args:
         repository: that holds the note.
         keys: of the cluster; the first proves what is written.
+        state: the folder that remembers which note is the newest.
         wake: called when there is something to write.
         clock: seconds that only grow.
+        wall: seconds since the epoch.
     """
 
     def __init__(
         self,
         repository: source.GitSource,
         keys: Sequence[bytes],
+        state: Path,
         wake: Callable[[], None] = lambda: None,
+        *,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
+        self._path = state / FILE
+        self._wall = wall
         self._repository = repository
         self._keys = tuple(keys)
         self._lock = threading.Lock()
@@ -125,24 +149,72 @@ class EphemeralRuns:
                 return
             runs, self._due_at = self._listed(), None
         try:
-            ephemeral_notes.write(self._repository, ephemeral_notes.pack(runs, self._keys[0]))
+            written_at = max(self._wall(), self._newest() + _LATER_S)
+            body = ephemeral_notes.pack(runs, self._keys[0], written_at)
+            ephemeral_notes.write(self._repository, body)
         except (git_commands.GitError, OSError) as error:
             log.warning("git does not know which jobs without a file ran: %s", error)
             with self._lock:
                 self._due_at = self._clock() + AGAIN_S
+            return
+        self._remember(written_at)
 
     def read(self) -> tuple[adoption_state.EphemeralRun, ...]:
         """Return the runs that the note has. Those that are new here stay in it.
+
+        Of a note without a proof nothing is taken over. By an older one than was known here it is
+        only certain what had ended: all else may have ended since.
 
         Raises:
             GitError, OSError: it can't be read.
         """
         found = ephemeral_notes.read(self._repository, self._keys)
+        if not found.is_proven:
+            log.warning(
+                "no key of this cluster proves the note in git of jobs without a file: nothing is "
+                "taken over of the %d runs that it lists",
+                len(found.runs),
+            )
+            listed = found.runs[-UNPROVEN_MAX:]
+            return tuple(_in_doubt(one, adoption_state.UNPROVEN) for one in listed)
+        runs, newest = found.runs, self._newest()
+        if found.written_at < newest:
+            log.warning(
+                "the note in git of jobs without a file is older (%s) than one that was written "
+                "before (%s): somebody has put it back. What had not ended by it may have run",
+                *(times.format_time(found.written_at), times.format_time(newest)),
+            )
+            runs = tuple(
+                one if one.state else _in_doubt(one, adoption_state.OLDER) for one in found.runs
+            )
+        else:
+            self._remember(found.written_at)
         with self._lock:
-            for one in found:
+            for one in runs:
                 if one.state or one.job is not None:
                     self._runs.setdefault(one.name, one)
-        return found
+        return runs
+
+    def _newest(self) -> float:
+        """Return when the newest note was written that is known here; 0: none is known.
+
+        Raises:
+            OSError: it can't be read.
+        """
+        try:
+            return _decode_time(self._path.read_bytes())
+        except FileNotFoundError:
+            return 0.0
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            log.warning("%s can't be read and does not count: %s", self._path, error)
+            return 0.0
+
+    def _remember(self, written_at: float) -> None:
+        """Keep the time of the newest note, after it is in git."""
+        try:
+            token_file.write_private(self._path, msgspec.json.encode(written_at).decode())
+        except OSError as error:
+            log.warning("%s can't be written: %s", self._path, error)
 
     def _listed(self) -> list[adoption_state.EphemeralRun]:
         """Return what the note lists, oldest first, and forget ended runs beyond the limit."""

@@ -350,7 +350,7 @@ def _lead(
     place = lead_claim.lock_place(options.state)
     led = lead_claim.LedBy(identity, epoch, store.cycle, packed is None, host, place)
     keys = proof_key.load(options.state, store.reader.view(adoption_state.PROOF_KEY))
-    noted = ephemeral_runs.EphemeralRuns(repository, keys, inbox.on_adopted)
+    noted = ephemeral_runs.EphemeralRuns(repository, keys, options.state, inbox.on_adopted)
     watcher.claim = _claim(repository, led, options.state, store, inbox, noted=noted)
     provisioner = _provisioner(options, inbox)
     loop = control_loop.Loop(

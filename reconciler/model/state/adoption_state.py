@@ -11,6 +11,9 @@ TRUST_ALL, TRUST_NONE = "all", "none"
 _NAMED_MAX = 5
 #: What is known of a job that waits: it came after all that was run, or it did not.
 NEW, MAY_HAVE_RUN = "new", "may have run"
+#: Why it is not known how a run ended: nothing proves the note, or there was a newer one.
+UNPROVEN = "no key of this cluster proves the note in git"
+OLDER = "the note in git is older than one that was written before"
 #: Name of the stored view.
 VIEW = "adoption"
 #: Name of the stored view with the identity of the store.
@@ -44,7 +47,8 @@ class EphemeralRun(msgspec.Struct, frozen=True, omit_defaults=True):
         name, key, owner, queue: of the run.
         submitted_at, ended_at: seconds since the epoch; None: it had not ended.
         state: in which it ended; empty: it had not.
-        job: its document, of a run that had not ended; None: unknown, or nothing proves it.
+        job: its document, of a run that had not ended; None: unknown, or it may have ended.
+        doubt: why it is not known if it has ended; empty: the note says all that is known.
     """
 
     name: str
@@ -55,6 +59,7 @@ class EphemeralRun(msgspec.Struct, frozen=True, omit_defaults=True):
     state: str = ""
     ended_at: float | None = None
     job: desired.Job | None = None
+    doubt: str = ""
 
 
 class AdoptionState(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -182,6 +182,7 @@ def _adoption(store: ServerStore) -> AdoptionView:
 def _ran(one: adoption_state.EphemeralRun) -> WaitingJob:
     """Return what a note in git says of a run without a file there."""
     known = f"{one.state}, not in git" if one.state else "may have run, not in git"
+    known += f": {one.doubt}" if one.doubt else ""
     return WaitingJob(one.name, one.queue, one.owner, times.format_time(one.submitted_at), known)
 
 

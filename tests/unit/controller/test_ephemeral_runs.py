@@ -21,16 +21,19 @@ KEY, OTHER = b"k" * 32, b"o" * 32
 class Noted:
     """A repository with a note, and a clock."""
 
-    def __init__(self, repository: source.GitSource) -> None:
+    def __init__(self, repository: source.GitSource, state: Path) -> None:
         self.repository = repository
+        self.state = state
         self.now = 0.0
         self.woken = 0
         self.runs = self.of(KEY)
 
-    def of(self, *keys: bytes) -> ephemeral_runs.EphemeralRuns:
-        """Another controller, with these keys."""
+    def of(self, *keys: bytes, state: Path | None = None) -> ephemeral_runs.EphemeralRuns:
+        """Another controller, with these keys, of the same state folder or another."""
         return ephemeral_runs.EphemeralRuns(
-            self.repository, keys, self._wake, clock=lambda: self.now
+            *(self.repository, keys, state or self.state, self._wake),
+            clock=lambda: self.now,
+            wall=lambda: 1e9,  # as if all came at once
         )
 
     def _wake(self) -> None:
@@ -56,7 +59,7 @@ def noted(
     made = source.GitSource(address, state=tmp_path / "state")
     made.fetch()
     with contextlib.closing(made):
-        yield Noted(made)
+        yield Noted(made, tmp_path)
 
 
 def record(name: str, state: JobState = JobState.RUNNING, at: float = 1.0) -> records.JobRecord:
@@ -87,12 +90,83 @@ def test_what_had_not_ended_keeps_its_document(noted: Noted) -> None:
 
 
 def test_whoever_else_wrote_it_is_not_believed(noted: Noted) -> None:
-    forged = adoption_state.EphemeralRun("evil", "evil.1.x", "root", "q", 1.0, job=job("evil"))
-    ephemeral_notes.write(noted.repository, ephemeral_notes.pack([forged], OTHER))
-    (found,) = noted.runs.read()
-    assert (found.name, found.job) == ("evil", None)
+    """Neither what it says to run, nor what it says to have ended: it is named, and not kept."""
+    alive = adoption_state.EphemeralRun("evil", "evil.1.x", "root", "q", 1.0, job=job("evil"))
+    over = adoption_state.EphemeralRun("over", "over.1.x", "root", "q", 1.0, "Succeeded", 2.0)
+    body = ephemeral_notes.pack([alive, over], OTHER, 2e9)
+    ephemeral_notes.write(noted.repository, body)
+    found = noted.runs.read()
+    assert [(one.name, one.state, one.job, one.doubt) for one in found] == [
+        (name, "", None, adoption_state.UNPROVEN) for name in ("evil", "over")
+    ]
     noted.cycle(record("a"))
-    assert noted.write() == {"a": ""}  # it is not kept either
+    assert noted.write() == {"a": ""}
+
+
+def test_of_a_note_that_nothing_proves_few_are_named(noted: Noted) -> None:
+    many = [
+        adoption_state.EphemeralRun(f"e{number}", "k", "root", "q", 1.0)
+        for number in range(ephemeral_runs.UNPROVEN_MAX + 1)
+    ]
+    ephemeral_notes.write(noted.repository, ephemeral_notes.pack(many, OTHER, 1.0))
+    assert len(noted.runs.read()) == ephemeral_runs.UNPROVEN_MAX
+
+
+def test_a_note_says_when_by_its_proof(noted: Noted) -> None:
+    noted.cycle(record("a"))
+    noted.write()
+    body = _body(noted)
+    for changed in (body.replace(b"1000000000.0", b"2000000000.0"), _without_time(body)):
+        assert changed != body
+        assert not ephemeral_notes.unpack(changed, [KEY]).is_proven
+    assert ephemeral_notes.unpack(body, [OTHER, KEY]).is_proven
+
+
+def test_one_of_an_earlier_version_says_no_time(noted: Noted) -> None:
+    run = ephemeral_runs.run_of(record("a"))
+    ephemeral_notes.write(noted.repository, _without_time(ephemeral_notes.pack([run], KEY, 0.0)))
+    assert noted.runs.read() == (run,)
+
+
+def test_an_older_note_that_is_put_back_starts_nothing(noted: Noted) -> None:
+    """By it ``once`` had not ended, which it has since."""
+    noted.cycle(record("once"), record("over", JobState.FAILED, 1.0))
+    noted.write()
+    older = _body(noted)
+    noted.cycle(record("once", JobState.SUCCEEDED))
+    noted.write()
+    ephemeral_notes.write(noted.repository, older)
+    found = {one.name: one for one in noted.of(KEY).read()}
+    assert (found["once"].job, found["once"].doubt) == (None, adoption_state.OLDER)
+    assert (found["over"].state, found["over"].doubt) == ("Failed", "")
+    elsewhere = noted.of(KEY, state=noted.state / "state")  # nobody there can tell
+    assert {one.name: one.doubt for one in elsewhere.read()} == {"once": "", "over": ""}
+
+
+def test_who_has_read_a_note_writes_a_newer_one(noted: Noted) -> None:
+    """Also if its clock is behind that of the machine that wrote it."""
+    run = ephemeral_runs.run_of(record("a"))
+    ephemeral_notes.write(noted.repository, ephemeral_notes.pack([run], KEY, 2e9))
+    noted.runs.read()
+    noted.cycle(record("b"))
+    assert noted.write() == {"a": "", "b": ""}
+    assert ephemeral_notes.unpack(_body(noted), [KEY]).written_at > 2e9
+
+
+def _body(noted: Noted) -> bytes:
+    """Return the note as it is in git."""
+    name = ephemeral_notes.reference(noted.repository)
+    folder = noted.repository.folder
+    if not noted.repository.local:
+        git_commands.run(folder, "fetch", "--", noted.repository.address, f"+{name}:{name}")
+    return git_commands.run(folder, "cat-file", "blob", f"{name}:{ephemeral_notes.FILE}").stdout
+
+
+def _without_time(body: bytes) -> bytes:
+    """Return a note as earlier versions wrote it."""
+    note = msgspec.json.decode(body)
+    del note["written_at"]
+    return msgspec.json.encode(note)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b'{"runs": "[1]", "proof": ""}'])
