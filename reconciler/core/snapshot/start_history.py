@@ -3,20 +3,24 @@
 The scheduler's forecast knows neither work that comes later nor by how much run times vary. Of each
 first estimate the ratio of the real wait to the told one is kept, by the length of the wait. Later
 estimates are multiplied by the middle ratio, and their spread is that of eight in ten. Until enough
-has been seen an estimate is the scheduler's own.
+has been seen an estimate is the scheduler's own. A job that was changed after it was told a wait
+says nothing of it: its owner could have made it late.
 """
 
+import hashlib
 import statistics
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from reconciler.core.cycle import cycle_jobs
+from reconciler.model import desired
 from reconciler.model.state.outcome import ExpectedStart
 from reconciler.model.state.scheduler_state import SchedulerState, ToldStart
 from reconciler.model.state.states import JobState
 from reconciler.scheduling import decisions
 
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
 #: Lengths of told waits that are kept apart: below these seconds, and beyond the last.
 LENGTHS_S = (300.0, 1800.0, 7200.0)
 #: Shorter waits count as this long: the time to start is most of them.
@@ -41,7 +45,7 @@ def renewed(
     counts = [0] * (len(LENGTHS_S) + 1)
     for name, told in state.told_starts.items():
         record = jobs.record_of(name)
-        if record is None or record.order != told.order:
+        if record is None or record.order != told.order or _terms(record.spec) != told.terms:
             continue
         waited_s = (now if record.started_at is None else record.started_at) - told.at
         is_overdue = waited_s >= max(OVERDUE_S, RATIO_MAX * told.wait_s)
@@ -60,7 +64,7 @@ def renewed(
         record = jobs.record_of(name)
         if record is None or record.started_at is not None:
             continue
-        watched[name] = ToldStart(record.order, now, wait_s)
+        watched[name] = ToldStart(record.order, now, wait_s, _terms(record.spec))
         counts[length] += 1
     kept = {length: tuple(found[-RATIOS_MAX:]) for length, found in ratios.items()}
     if watched == state.told_starts and kept == state.start_ratios:
@@ -92,6 +96,11 @@ def _expected(
     if latest is not None:
         at, early, late = (min(latest, moment) for moment in (at, early, late))
     return ExpectedStart(at, one.certain, latest, one.takes_back, (early, late))
+
+
+def _terms(spec: desired.Job) -> bytes:
+    """Return a digest of a document; nobody can write another one with the same."""
+    return hashlib.blake2b(_encoder.encode(spec), digest_size=16).digest()
 
 
 def _length_of(wait_s: float) -> int:

@@ -49,12 +49,14 @@ class TaskKind(msgspec.Struct, frozen=True):
 class ToldStart(msgspec.Struct, frozen=True):
     """The first estimate of a job's start: when it was told, and the wait that it meant.
 
-    ``order`` is that of the job's arrival, which tells its runs apart.
+    ``order`` is that of the job's arrival, which tells its runs apart. ``terms`` is a digest of the
+    document for which it was told.
     """
 
     order: int
     at: float
     wait_s: float
+    terms: bytes = b""
 
 
 class Growing(msgspec.Struct, frozen=True):

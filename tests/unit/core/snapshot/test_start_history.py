@@ -37,7 +37,8 @@ def renewed(
 def test_the_first_estimate_counts_until_the_job_starts() -> None:
     waits = record(job("a"), JobState.PENDING)
     told = renewed(scheduler_state.NOTHING, NOW, Jobs(a=waits), a=100.0)
-    assert told.told_starts == {"a": scheduler_state.ToldStart(waits.order, NOW, 100.0)}
+    (first,) = told.told_starts.values()
+    assert (first.order, first.at, first.wait_s) == (waits.order, NOW, 100.0)
     again = renewed(told, NOW + 50, Jobs(a=waits), a=500.0)
     assert again is told
     started = begun("a", NOW + 150)
@@ -57,6 +58,37 @@ def test_who_leaves_is_held_or_comes_again_tells_nothing(jobs: Jobs) -> None:
     before = renewed(scheduler_state.NOTHING, NOW, Jobs(a=record(job("a"), JobState.PENDING)), a=9)
     after = renewed(before, NOW + 99, jobs)
     assert (after.told_starts, after.start_ratios) == ({}, {})
+
+
+def test_a_job_that_was_changed_tells_nothing_of_what_was_told_before() -> None:
+    """Else whoever puts jobs off that were told a short wait makes others' estimates long."""
+    waits = record(job("a"), JobState.PENDING)
+    told = renewed(scheduler_state.NOTHING, NOW, Jobs(a=waits), a=100.0)
+    later = msgspec.structs.replace(waits, spec=job("a", not_before=NOW + 9e6))
+    changed = renewed(told, NOW + 50, Jobs(a=later))
+    assert (changed.told_starts, changed.start_ratios) == ({}, {})
+    anew = renewed(told, NOW + 50, Jobs(a=later), a=400.0)  # what it is told now counts
+    assert [(one.at, one.wait_s) for one in anew.told_starts.values()] == [(NOW + 50, 400.0)]
+
+
+def test_jobs_that_are_put_off_spoil_no_estimates() -> None:
+    world = World(nodes=1, cpu=1)
+    world.commit(job("runs", owner="b@x", time_limit_s=100))
+    world.settle()
+    names = [f"m{number}" for number in range(2 * start_history.RATIOS_NEEDED)]
+    world.commit(*[job(name, time_limit_s=1) for name in names])
+    world.settle()
+    assert set(world.memory.scheduler_state.told_starts) == set(names)
+    far = world.now + 1e7
+    world.commit(*[job(name, time_limit_s=1, not_before=far) for name in names])
+    world.settle()
+    world.end("runs")
+    world.advance(start_history.OVERDUE_S + 100)
+    world.commit(job("kick", time_limit_s=100))
+    world.settle()
+    assert 20.0 not in [
+        one for of in world.memory.scheduler_state.start_ratios.values() for one in of
+    ]
 
 
 def test_a_job_that_never_starts_counts_as_very_late() -> None:
