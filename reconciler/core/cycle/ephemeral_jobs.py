@@ -70,6 +70,12 @@ def change(
     record = jobs.record_of(name)
     if record is None or not record.ephemeral:
         return f"there is no Job/{name} without a file in git"
+    if (record.key, record.spec.owner) != (request.run_key, request.owner):
+        return (
+            f"run {record.spec.run} of Job/{name}, of {record.spec.owner or 'nobody'}, has come "
+            f"meanwhile, and nothing was changed. To fix: look at it (`muster job {name}`), and "
+            "ask again if it is meant"
+        )
     with job_errors.JobErrorScope(name):
         if request.verb == "rerun":
             return _rerun(record, jobs, desired_state, waiting)

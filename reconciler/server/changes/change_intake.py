@@ -132,7 +132,7 @@ class ChangeIntake:
             return await self._submitted(wanted, together=together)
         ephemeral = [wanted[position] for position in apart]
         denied = await self._ephemeral.refusals(asked.caller, ephemeral)
-        others = [one for position, one in enumerate(wanted) if position not in set(apart)]
+        others = [one for position, one in enumerate(wanted) if position not in apart]
         if any(denied):
             told = iter([one or remote_changes.withdrawn("") for one in denied])
             done = iter([remote_changes.withdrawn(one.name) for one in others])
@@ -142,9 +142,14 @@ class ChangeIntake:
             if any(one.status >= 400 for one in pushed):
                 told = iter([remote_changes.withdrawn(one.name) for one in ephemeral])
             else:
-                told = iter([await self._ephemeral.change(asked.caller, one) for one in ephemeral])
+                told = iter(
+                    [
+                        await self._ephemeral.change(asked.caller, wanted[position], meant)
+                        for position, meant in apart.items()
+                    ]
+                )
         return [
-            msgspec.structs.replace(next(told if position in set(apart) else done), name=one.name)
+            msgspec.structs.replace(next(told if position in apart else done), name=one.name)
             for position, one in enumerate(wanted)
         ]
 

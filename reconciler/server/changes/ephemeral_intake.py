@@ -8,6 +8,7 @@ access log, because no commit says who it was.
 import secrets
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 from litestar.concurrency import sync_to_thread
@@ -46,6 +47,13 @@ FORBIDDEN = (
     "the Cluster in force forbids jobs without a file in git. To fix: submit it with a commit "
     "(--commit), or have spec.ephemeral: allowed set in Cluster"
 )
+
+
+class RunMeant(NamedTuple):
+    """The run that a change is about: its key, and whose it is."""
+
+    key: str
+    owner: str
 
 
 class EphemeralIntake:
@@ -136,8 +144,12 @@ class EphemeralIntake:
             for one in wanted
         ]
 
-    async def those(self, changes: Sequence[remote_changes.SubmittedDocument]) -> list[int]:
-        """Return the positions of the changes of jobs that are not in git.
+    async def those(
+        self, changes: Sequence[remote_changes.SubmittedDocument]
+    ) -> dict[int, RunMeant]:
+        """Return the positions of the changes of jobs that are not in git, and the run of each.
+
+        Who asks means what is there now: rights are judged after this.
 
         Raises:
             StoreError: the store can't be read.
@@ -148,7 +160,7 @@ class EphemeralIntake:
             if one.verb in ephemeral_requests.EPHEMERAL_VERBS
         ]
         if not asked:
-            return []
+            return {}
         return await sync_to_thread(self._ephemeral, changes, asked)
 
     async def alive(self, names: Sequence[str]) -> set[str]:
@@ -183,9 +195,9 @@ class EphemeralIntake:
         return found
 
     async def change(
-        self, caller: tokens.Caller, one: remote_changes.SubmittedDocument
+        self, caller: tokens.Caller, one: remote_changes.SubmittedDocument, meant: RunMeant
     ) -> remote_changes.RemoteChangeResult:
-        """Have one job that is not in git changed, which the caller may do.
+        """Have a run of a job that is not in git changed, which the caller may do.
 
         Raises:
             Failure: the loop can't be asked.
@@ -195,13 +207,16 @@ class EphemeralIntake:
             return remote_changes.RemoteChangeResult(one.name, 200, WOULD[verb], is_ephemeral=True)
         why = await self._loop.ask(
             ephemeral_requests.ChangeEphemeral(
-                secrets.token_hex(8), verb, one.name, caller.name, one.reason
+                *(secrets.token_hex(8), verb, one.name, caller.name),
+                run_key=meant.key,
+                owner=meant.owner,
+                reason=one.reason,
             )
         )
         if why and why != ephemeral_requests.UNCHANGED:
             return remote_changes.RemoteChangeResult(one.name, 409, why)
         if not why:
-            what = f"{verb} {one.name}, not in git"
+            what = f"{verb} {one.name} of {meant.owner or 'nobody'}, not in git: {meant.key}"
             self._access_log.note("EphemeralJob", caller.name, "", what, one.reason)
         return remote_changes.RemoteChangeResult(
             one.name, 200, why or DONE[verb], is_ephemeral=True
@@ -227,7 +242,11 @@ class EphemeralIntake:
 
     def _ephemeral(
         self, changes: Sequence[remote_changes.SubmittedDocument], asked: Sequence[int]
-    ) -> list[int]:
+    ) -> dict[int, RunMeant]:
         reader = self._store.reader
         found = ((position, reader.job(changes[position].name)) for position in asked)
-        return [position for position, one in found if one is not None and one.ephemeral]
+        return {
+            position: RunMeant(one.key, one.spec.owner)
+            for position, one in found
+            if one is not None and one.ephemeral
+        }

@@ -7,7 +7,7 @@ relay gets their hashes. What begins and ends is written down.
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import msgspec
 
@@ -23,6 +23,8 @@ from reconciler.server.server_store import ServerStore
 
 #: Sessions at a time: of one user, in one job, on one node.
 USER_MAX, JOB_MAX, NODE_MAX = 256, 256, 256
+#: Sessions of one user on one node, so that a node is never full of one person's.
+USER_ON_NODE_MAX = 64
 #: How long a session may be silent, and how long it may last.
 IDLE_S, TOTAL_S = 8 * 3600.0, 3 * 86_400.0
 #: How often rights are judged again, and how often a node that has not come is asked again.
@@ -127,7 +129,7 @@ class SessionDesk:
             AwayError: its node is not connected.
             RelayDownError: there is no relay.
         """
-        self._require_room(wish)
+        require_room([one.grant for one in self._open.values()], wish)
         node = self._known.get(wish.attempt.node)
         if node is None or node.holder is None:
             raise AwayError(f"node {wish.attempt.node} is not connected; try again")
@@ -169,23 +171,6 @@ class SessionDesk:
         whose = wish.job.spec.owner
         self._note("SessionBegan", opened, f"session {name} in {wish.attempt.id}, of {whose}")
         return GrantedSession(name, mine, self._link.port)
-
-    def _require_room(self, wish: SessionWish) -> None:
-        grants = [one.grant for one in self._open.values()]
-        counts = (
-            (wish.caller.name, sum(one.user == wish.caller.name for one in grants), USER_MAX),
-            (f"job {wish.job.name}", sum(one.job == wish.job.name for one in grants), JOB_MAX),
-            (
-                f"node {wish.attempt.node}",
-                sum(one.node == wish.attempt.node for one in grants),
-                NODE_MAX,
-            ),
-        )
-        for who, count, most in counts:
-            if count >= most:
-                raise TooManySessionsError(
-                    f"{who} has {count} sessions already, the most at a time. To fix: end one"
-                )
 
     def _ask(self, opened: OpenSession) -> None:
         """Have the node asked, in the answer to its next report, if its agent is the same."""
@@ -290,3 +275,26 @@ class SessionDesk:
 def is_running(attempt: records.AttemptRecord) -> bool:
     """Return True if something can be run beside an attempt."""
     return attempt.state in {AttemptState.RUNNING, AttemptState.STOPPING}
+
+
+def require_room(grants: Collection[relay_messages.SessionGrant], wish: SessionWish) -> None:
+    """Do nothing if there may be one more session.
+
+    Raises:
+        TooManySessionsError: a user, a job or a node has as many as it may.
+    """
+    user, node = wish.caller.name, wish.attempt.node
+    own = [one for one in grants if one.user == user]
+    its = [one for one in grants if one.node == node]
+    both = sum(one.node == node for one in own)
+    counts = (
+        (user, len(own), USER_MAX),
+        (f"job {wish.job.name}", sum(one.job == wish.job.name for one in grants), JOB_MAX),
+        (f"node {node}", len(its), NODE_MAX),
+        (f"{user} on node {node}", both, USER_ON_NODE_MAX),
+    )
+    for who, count, most in counts:
+        if count >= most:
+            raise TooManySessionsError(
+                f"{who} has {count} sessions already, the most at a time. To fix: end one"
+            )

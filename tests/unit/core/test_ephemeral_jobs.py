@@ -35,10 +35,19 @@ class EphemeralWorld(World):
         return self.ask(ephemeral_requests.BeginEphemeral(str(self.asked), ADA, jobs))
 
     def change(self, verb: ephemeral_requests.EphemeralVerb, name: str, reason: str = "") -> str:
-        """Ask for a change of one."""
+        """Ask for a change of one, as it is now."""
+        return self.ask(self.reviewed(verb, name, reason))
+
+    def reviewed(
+        self, verb: ephemeral_requests.EphemeralVerb, name: str, reason: str = ""
+    ) -> ephemeral_requests.ChangeEphemeral:
+        """A change that was reviewed by what is known now, and that nobody has asked for yet."""
         self.asked += 1
-        request = ephemeral_requests.ChangeEphemeral(str(self.asked), verb, name, EVE, reason)
-        return self.ask(request)
+        record = self.memory.jobs.get(name)
+        meant = ("", "") if record is None else (record.key, record.spec.owner)
+        return ephemeral_requests.ChangeEphemeral(
+            *(str(self.asked), verb, name, EVE), *meant, reason=reason
+        )
 
 
 def test_it_runs_without_a_document_and_ends_once() -> None:
@@ -255,3 +264,26 @@ def test_requests_survive_the_journal() -> None:
     encoded = msgspec.msgpack.encode((request,))
     decoded = msgspec.msgpack.decode(encoded, type=tuple[records.OverrideRequest, ...])
     assert decoded == (request,)
+
+
+@pytest.mark.parametrize("verb", ephemeral_requests.EPHEMERAL_VERBS)
+def test_a_change_of_one_run_does_not_reach_another_that_came_meanwhile(
+    verb: ephemeral_requests.EphemeralVerb,
+) -> None:
+    world = EphemeralWorld()
+    world.begin(job("a", owner=EVE))
+    meant = world.reviewed(verb, "a")
+    world.end("a")
+    assert world.begin(job("a", owner=EVE, hash="other", suspend=verb == "release")) == ""
+    before = world.memory.jobs["a"]
+    assert "has come meanwhile" in world.ask(meant)
+    assert world.memory.jobs["a"] == before
+
+
+def test_a_change_does_not_reach_the_same_run_of_somebody_else() -> None:
+    """Whose it is decides who may change it."""
+    world = EphemeralWorld()
+    world.begin(job("a", owner=ADA))
+    meant = msgspec.structs.replace(world.reviewed("cancel", "a"), owner=EVE)
+    assert "of ada@example.org, has come meanwhile" in world.ask(meant)
+    assert world.state("a") is JobState.RUNNING

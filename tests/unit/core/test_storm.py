@@ -260,7 +260,11 @@ class Story:
         names = [name for name, one in self.memory.jobs.items() if one.ephemeral]
         name = self.random.choice([*names, *names, *names, *self.memory.jobs, "nobody"])
         verb = self.random.choice(ephemeral_requests.EPHEMERAL_VERBS)
-        request = ephemeral_requests.ChangeEphemeral(f"c{self.number}", verb, name, "dave")
+        record = self.memory.jobs.get(name)
+        meant = ("", "") if record is None else (record.key, record.spec.owner)
+        if self.random.random() < 0.1:
+            meant = ("another", meant[1])
+        request = ephemeral_requests.ChangeEphemeral(f"c{self.number}", verb, name, "dave", *meant)
         self.memory.ask(request)
 
     def _spec(self) -> desired.Job:
