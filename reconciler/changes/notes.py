@@ -55,14 +55,20 @@ def _are_there(repository: source.GitSource, name: str) -> bool:
     return bool(git_commands.reference_there(repository.folder, repository.address, name))
 
 
-def texts(repository: source.GitSource) -> dict[str, str]:
+def texts(repository: source.GitSource, before: float | None = None) -> dict[str, str]:
     """Return the notes of a repository on this machine, by revision.
+
+    Args:
+        repository: that has them.
+        before: seconds since the epoch: as they were then; None: as they are.
 
     Raises:
         GitError: the repository cannot be read.
     """
     if not exist(repository):
         return {}
+    if before is not None:
+        return _texts_before(repository, before)
     name = reference(repository)
     listed = git_commands.run(repository.folder, "notes", f"--ref={name}", "list").stdout
     pairs = [line.split() for line in split_lines(listed.decode())]
@@ -70,6 +76,19 @@ def texts(repository: source.GitSource) -> dict[str, str]:
     return {
         revision: body.decode("utf-8", "replace")
         for (_, revision), body in zip(pairs, bodies, strict=True)
+    }
+
+
+def _texts_before(repository: source.GitSource, moment: float) -> dict[str, str]:
+    until = f"--before=@{int(moment)} +0000"
+    words = ("rev-list", "--max-count=1", until, reference(repository), "--")
+    commit = git_commands.run(repository.folder, *words).stdout.decode().strip()
+    entries = _entries(repository, commit) if commit else {}
+    found = {revision: blob for revision, blob in entries.items() if blob is not None}
+    bodies = repository.blobs(found.values())
+    return {
+        revision: body.decode("utf-8", "replace")
+        for revision, body in zip(found, bodies, strict=True)
     }
 
 

@@ -16,11 +16,13 @@ from reconciler.model.values import times
 
 if TYPE_CHECKING:
     from reconciler.operations.audit import audit_anchors, audit_log
+    from reconciler.operations.backup import backup_contents
 else:
     from reconciler.cli import lazy_import
 
     audit_anchors = lazy_import.module("reconciler.operations.audit.audit_anchors")
     audit_log = lazy_import.module("reconciler.operations.audit.audit_log")
+    backup_contents = lazy_import.module("reconciler.operations.backup.backup_contents")
 
 Json = Any
 REVISIONS, ACCESS = "/v1/audit", "/v1/audit/access"
@@ -300,7 +302,8 @@ def verify(
 
     Exits with 1 if it is broken. A chain that was written anew as a whole is intact, but differs
     from what the notes on revisions say: fetch them with `git fetch origin
-    refs/notes/muster:refs/notes/muster`, and give --repo with --file. After the loss of a log, name
+    refs/notes/muster:refs/notes/muster`, and give --repo with --file. Of a log in the folder of a
+    backup, notes that are newer than the backup are counted apart. After the loss of a log, name
     with --begins the revision with which the new one begins: notes before it are of the lost log.
 
     Example: muster audit verify
@@ -359,9 +362,10 @@ def _found_in(answer: Json) -> _Found:
 def _compare(file: Path, repository: Path, begins: str | None) -> None:
     """Compare a copy of the log with the notes of a repository. Exit if they differ."""
     try:
-        found = audit_anchors.compare_files(file, repository, begins)
+        copied_at = backup_contents.made_at(file)
+        found = audit_anchors.compare_files(file, repository, begins, copied_at)
         first = audit_anchors.first_revision(file) if found.wrong and begins is None else ""
-    except audit_anchors.AnchorError as error:
+    except (audit_anchors.AnchorError, backup_contents.BackupError) as error:
         terminal.fail(str(error))
     if found.wrong:
         more = len(found.wrong) - _WRONG_SHOWN
@@ -372,6 +376,13 @@ def _compare(file: Path, repository: Path, begins: str | None) -> None:
         )
     gone = f"; {found.gone} more are of lines that were dropped since" if found.gone else ""
     terminal.note(f"{found.compared} hashes in notes of {repository} agree{gone}")
+    if copied_at is not None:
+        when = terminal.format_clock(times.format_time(copied_at))
+        newer = f"; {terminal.counted(found.newer, 'newer note')} were not compared"
+        terminal.note(
+            f"the backup of {when} has all lines of then, up to line {found.last}"
+            + newer * bool(found.newer)
+        )
     if found.earlier:
         terminal.note(
             f"{terminal.counted(found.earlier, 'note')} before {begins} were not compared: they "

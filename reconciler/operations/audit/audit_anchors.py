@@ -6,7 +6,7 @@ names the newest line of the log then and its hash; notes are in every clone tha
 
 import contextlib
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,15 +27,19 @@ class Anchor(NamedTuple):
     revision: str
 
 
-def read(repository: source.GitSource) -> list[Anchor]:
+def read(repository: source.GitSource, before: float | None = None) -> list[Anchor]:
     """Return the anchors in the notes of a repository on this machine, by number.
+
+    Args:
+        repository: that has the notes.
+        before: seconds since the epoch: as the notes were then; None: as they are.
 
     Raises:
         GitError: the repository cannot be read.
     """
     found = [
         Anchor(int(match["number"]), match["hash"], revision)
-        for revision, text in notes.texts(repository).items()
+        for revision, text in notes.texts(repository, before).items()
         if (match := _ANCHOR.search(text)) is not None
     ]
     return sorted(found)
@@ -53,12 +57,16 @@ class AnchorComparison(NamedTuple):
         gone: anchors whose line was dropped since, as retention does.
         wrong: what is wrong, a sentence for each anchor that does not hold.
         earlier: anchors of a log before this one, which are not compared.
+        newer: anchors of lines that came after a backup was made, which are not in it.
+        last: number of the last line of the log.
     """
 
     compared: int
     gone: int
     wrong: list[str]
     earlier: int = 0
+    newer: int = 0
+    last: int = 0
 
 
 def earlier_than(
@@ -81,8 +89,15 @@ def earlier_than(
     return frozenset(anchor for anchor in anchors if anchor.revision in before)
 
 
-def compare(log: audit_log.Log, anchors: Iterable[Anchor]) -> AnchorComparison:
+def compare(
+    log: audit_log.Log, anchors: Iterable[Anchor], later: Collection[Anchor] = ()
+) -> AnchorComparison:
     """Compare a log with anchors.
+
+    Args:
+        log: to read.
+        anchors: that are to agree with it.
+        later: those of them whose lines may have come after the log was copied.
 
     Raises:
         OSError: a file can't be read.
@@ -96,10 +111,12 @@ def compare(log: audit_log.Log, anchors: Iterable[Anchor]) -> AnchorComparison:
         last, first = max(last, line.number), line.number
         if line.number in numbers:
             hashes[line.number] = line.hash
-    compared, gone, wrong = 0, 0, []
+    compared, gone, newer, wrong = 0, 0, 0, []
     for anchor in wanted:
         where = f"line {anchor.number}, which the note on {anchor.revision[:12]} names,"
-        if anchor.number > last:
+        if anchor.number > last and anchor in later:
+            newer += 1
+        elif anchor.number > last:
             wrong.append(f"{where} is missing: the log ends with line {last}")
         elif anchor.number < first:
             gone += 1
@@ -107,7 +124,7 @@ def compare(log: audit_log.Log, anchors: Iterable[Anchor]) -> AnchorComparison:
             wrong.append(f"{where} has another hash: it, or a line before it, was made anew")
         else:
             compared += 1
-    return AnchorComparison(compared, gone, wrong)
+    return AnchorComparison(compared, gone, wrong, newer=newer, last=last)
 
 
 def first_revision(log: Path) -> str:
@@ -125,7 +142,9 @@ def first_revision(log: Path) -> str:
     return revision
 
 
-def compare_files(log: Path, repository: Path, begins: str | None = None) -> AnchorComparison:
+def compare_files(
+    log: Path, repository: Path, begins: str | None = None, copied_at: float | None = None
+) -> AnchorComparison:
     """Compare a copy of the log with the notes of a repository, both on this machine.
 
     Args:
@@ -133,15 +152,21 @@ def compare_files(log: Path, repository: Path, begins: str | None = None) -> Anc
         repository: a clone with its notes.
         begins: revision with which the log begins, if the log before it was lost; None: it has
             all lines since the first note, but for those that were dropped.
+        copied_at: when a backup began that the log is of, in seconds since the epoch; None: it is
+            no backup, and has all lines that the notes name.
 
     Raises:
         AnchorError: one of them can't be read, or the repository has no anchors.
     """
     try:
         with contextlib.closing(source.GitSource(str(repository.resolve()))) as opened:
-            anchors = read(opened)
+            now = read(opened)
+            # times of notes are whole seconds: what came within that second may be newer
+            then = now if copied_at is None else read(opened, int(copied_at) - 1)
+            anchors = sorted({*now, *then})
             earlier = frozenset() if begins is None else earlier_than(opened, anchors, begins)
-        found = compare(audit_log.Log(log), [one for one in anchors if one not in earlier])
+        wanted = [one for one in anchors if one not in earlier]
+        found = compare(audit_log.Log(log), wanted, frozenset(now).difference(then))
     except git_commands.GitError as error:
         raise AnchorError(f"--repo {repository}: {error}") from error
     except AnchorError:

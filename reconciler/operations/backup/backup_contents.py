@@ -14,6 +14,7 @@ from typing import BinaryIO
 import msgspec
 
 import reconciler
+from reconciler.model.values import times
 from reconciler.operations.audit import access_audit, audit_log
 
 MANIFEST = "manifest.json"
@@ -194,3 +195,29 @@ def problems(folder: pathlib.Path, manifest: Manifest) -> list[str]:
         elif now != one:
             found.append(f"{path}: found SHA-256 {now.sha256[:12]}…, expected {one.sha256[:12]}…")
     return found
+
+
+def made_at(log: pathlib.Path) -> float | None:
+    """Return when a backup was made in which an audit log lies; None: it lies in none.
+
+    Returns:
+        Seconds since the epoch: until then at least, the log was copied whole.
+
+    Raises:
+        BackupError: the log is not as the backup's manifest says.
+    """
+    folder = log.parent
+    if log.name not in CHAINS or not (folder / MANIFEST).exists():
+        return None
+    manifest = read(folder)
+    chain = (log.name, f"{log.stem}-*{log.suffix}")
+    its = [one for one in manifest.files if any(fnmatch.fnmatchcase(one.name, p) for p in chain)]
+    wrong = problems(folder, msgspec.structs.replace(manifest, files=tuple(its)))
+    if log.name not in {one.name for one in its}:
+        wrong = [f"{log}: the manifest beside it does not list it"]
+    if wrong:
+        raise BackupError("; ".join(wrong))
+    try:
+        return times.parse_time(manifest.made_at)
+    except ValueError as error:
+        raise BackupError(f"{folder / MANIFEST}: made_at: {error}") from None

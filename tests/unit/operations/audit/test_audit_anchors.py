@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 import subprocess
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import pytest
 from reconciler.changes import notes
 from reconciler.cli import main, terminal
 from reconciler.desired.git import source
+from reconciler.model.values import times
 from reconciler.operations.audit import audit_anchors, audit_entries, audit_log
+from reconciler.operations.backup import backup_contents
 
 LINES = 12
 
@@ -35,15 +38,46 @@ class Scene:
             if number % 3 == 0:
                 self.note(line)
 
-    def git(self, *arguments: str) -> str:
+    def git(self, *arguments: str, **environment: str) -> str:
         identity = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
         command = ["git", "-C", str(self.repository), *identity, *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+        done = subprocess.run(
+            command, check=True, capture_output=True, text=True, env=os.environ | environment
+        )
+        return done.stdout.strip()
 
     def note(self, line: audit_log.ChainEntry) -> None:
         with contextlib.closing(source.GitSource(str(self.repository))) as opened:
             text = f"muster: Synced with 0 errors; audit {line.number} {line.hash}"
             notes.write(opened, self.git("rev-parse", "HEAD"), text)
+
+    def date_notes(self) -> None:
+        """Have the notes on lines up to 6 written at 1000 s, and all others at 3000 s."""
+        first = self.git("rev-list", "--reverse", notes.REFERENCE).split()[1]
+        commit = ""
+        for tree, moment in ((first, 1000), (notes.REFERENCE, 3000)):
+            made = self.git(
+                *(
+                    "commit-tree",
+                    "-m",
+                    "notes",
+                    f"{tree}^{{tree}}",
+                    *(["-p", commit] * bool(commit)),
+                ),
+                GIT_COMMITTER_DATE=f"@{moment} +0000",
+            )
+            commit = made
+        self.git("update-ref", notes.REFERENCE, commit)
+
+    def verify(self, *words: str) -> tuple[object, str]:
+        """Run the command; returns its exit status, and what it says on stderr."""
+        said = io.StringIO()
+        argv = ["muster", "audit", "verify", "--file", str(self.log.path), *words]
+        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(said):
+            patch.setattr("sys.argv", [*argv, "--repo", str(self.repository)])
+            with pytest.raises(SystemExit) as left:
+                main.main()
+        return left.value.code, " ".join(said.getvalue().split())
 
     def compare(self) -> audit_anchors.AnchorComparison:
         with contextlib.closing(source.GitSource(str(self.repository))) as opened:
@@ -56,7 +90,7 @@ def scene(tmp_path: Path) -> Scene:
 
 
 def test_a_log_agrees_with_its_notes(scene: Scene) -> None:
-    assert scene.compare() == (4, 0, [], 0)
+    assert scene.compare() == (4, 0, [], 0, 0, LINES)
 
 
 def test_notes_that_somebody_removed_agree_again_as_a_whole(scene: Scene) -> None:
@@ -64,7 +98,7 @@ def test_notes_that_somebody_removed_agree_again_as_a_whole(scene: Scene) -> Non
     assert scene.compare().compared == 0
     with contextlib.closing(source.GitSource(str(scene.repository))) as opened:
         assert notes.restore(opened)
-    assert scene.compare() == (4, 0, [], 0)
+    assert scene.compare() == (4, 0, [], 0, 0, LINES)
 
 
 def test_a_chain_that_was_written_anew_does_not(scene: Scene) -> None:
@@ -90,7 +124,7 @@ def test_a_log_that_was_cut_does_not(scene: Scene) -> None:
 def test_lines_that_were_dropped_are_counted_apart(scene: Scene) -> None:
     lines = scene.log.path.read_bytes().splitlines(keepends=True)
     scene.log.path.write_bytes(b"".join(lines[4:]))
-    assert scene.compare() == (3, 1, [], 0)
+    assert scene.compare() == (3, 1, [], 0, 0, LINES)
 
 
 @pytest.mark.parametrize("is_anew", [False, True])
@@ -160,16 +194,6 @@ class LostScene(Scene):
         self.note(self.log.append(msgspec.structs.replace(entry(number), revision=revision)))
         return revision
 
-    def verify(self, *words: str) -> tuple[object, str]:
-        """Run the command; returns its exit status, and what it says on stderr."""
-        said = io.StringIO()
-        argv = ["muster", "audit", "verify", "--file", str(self.log.path), *words]
-        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(said):
-            patch.setattr("sys.argv", [*argv, "--repo", str(self.repository)])
-            with pytest.raises(SystemExit) as left:
-                main.main()
-        return left.value.code, " ".join(said.getvalue().split())
-
 
 @pytest.fixture
 def lost(tmp_path: Path) -> LostScene:
@@ -185,7 +209,7 @@ def test_after_the_loss_of_a_log_the_new_one_agrees_with_its_own_notes(lost: Los
     assert "5 hashes in notes of" in said
     assert "4 notes before" in said
     found = audit_anchors.compare_files(lost.log.path, lost.repository, lost.begins)
-    assert found == (5, 0, [], 4)
+    assert found == (5, 0, [], 4, 0, 5)
 
 
 def test_what_is_written_anew_later_does_not_drown(lost: LostScene) -> None:
@@ -204,3 +228,67 @@ def test_what_is_written_anew_later_does_not_drown(lost: LostScene) -> None:
 def test_a_log_begins_with_a_revision(lost: LostScene, begins: str) -> None:
     with pytest.raises(audit_anchors.AnchorError, match=r"--begins: found .*, expected a rev"):
         audit_anchors.compare_files(lost.log.path, lost.repository, begins)
+
+
+def cut(scene: Scene, lines: int) -> None:
+    """Keep the first lines of the log alone."""
+    kept = scene.log.path.read_bytes().splitlines(keepends=True)[:lines]
+    scene.log.path.write_bytes(b"".join(kept))
+
+
+def back_up(scene: Scene, moment: float) -> None:
+    """Make the folder of the log that of a backup which was made at a time."""
+    (scene.log.path.parent / backup_contents.STORE).touch()
+    made = backup_contents.Manifest(
+        made_at=times.format_time(moment),
+        store="sqlite:///store.db",
+        files=tuple(
+            backup_contents.describe(scene.log.path.parent / name)
+            for name in (backup_contents.STORE, audit_log.FILE)
+        ),
+    )
+    path = scene.log.path.parent / backup_contents.MANIFEST
+    path.write_bytes(backup_contents.encode(made))
+
+
+def test_a_backup_of_a_log_that_grew_since_is_whole(scene: Scene) -> None:
+    """Lines that notes of later name are not missing in it."""
+    scene.date_notes()
+    cut(scene, 7)
+    code, said = scene.verify()
+    assert code == terminal.ERROR, "of a log that is no backup all lines are expected"
+    assert "line 9," in said
+    back_up(scene, 2000.0)
+    code, said = scene.verify()
+    assert not code, said
+    assert "2 hashes in notes of" in said
+    assert "has all lines of then, up to line 7; 2 newer notes were not compared" in said
+
+
+def test_a_backup_of_a_log_that_was_cut_is_not(scene: Scene) -> None:
+    scene.date_notes()
+    cut(scene, 5)
+    back_up(scene, 2000.0)
+    code, said = scene.verify()
+    assert code == terminal.ERROR
+    assert "line 6, which the note" in said
+    assert "is missing: the log ends with line 5" in said
+    assert "line 9" not in said
+
+
+def test_a_log_that_was_cut_in_its_backup_is_not_as_the_manifest_says(scene: Scene) -> None:
+    scene.date_notes()
+    back_up(scene, 2000.0)
+    cut(scene, 7)
+    code, said = scene.verify()
+    assert code == terminal.ERROR
+    assert "audit.jsonl: found" in said
+
+
+def test_notes_of_the_second_of_a_backup_may_be_newer(scene: Scene) -> None:
+    scene.date_notes()
+    cut(scene, 7)
+    back_up(scene, 3000.0)
+    assert not scene.verify()[0]
+    back_up(scene, 3001.0)
+    assert scene.verify()[0] == terminal.ERROR
