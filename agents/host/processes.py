@@ -161,7 +161,7 @@ def kill_group(pid: int, number: int) -> None:
 def is_locked(path: str) -> bool:
     """Return True if some process holds the lock of a file."""
     try:
-        handle = os.open(path, os.O_RDWR)
+        handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False
     try:

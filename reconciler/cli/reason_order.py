@@ -34,7 +34,14 @@ def leading(reasons: Sequence[Json]) -> Json:
 
 
 def state_text(job: Json, reasons: Sequence[Json]) -> str:
-    """Return the state of a job; `Invalid` for one that is refused as it is written."""
-    reason = leading(reasons)
-    is_refused = job["state"] == "Pending" and reason is not None and reason["code"] == "Invalid"
-    return "Invalid" if is_refused else str(job["state"])
+    """Return the state of a job; `Invalid` for one that is refused as it is written.
+
+    A gang of which nothing runs, and that waits to be adopted, waits: what a restored store has of
+    it is from before.
+    """
+    reason, tasks = leading(reasons), job.get("tasks")
+    code = reason["code"] if reason is not None else ""
+    if job["state"] == "Pending" and code == "Invalid":
+        return "Invalid"
+    is_left = job["state"] in {"Starting", "Running"} and tasks and not tasks["running"]
+    return "Pending" if is_left and code == "Held" else str(job["state"])

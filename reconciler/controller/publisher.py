@@ -83,6 +83,7 @@ class MetricsPage:
     ) -> bytes:
         """Return the page, or the previous one if rendering fails. An alert watches its age."""
         sources = self._sources
+        store = sources.led.store.reader
         with self._internal_errors.suppress("metrics"):
             self._rendered = metrics.render_cluster(
                 counters=sources.counters,
@@ -90,7 +91,7 @@ class MetricsPage:
                 wanted=desired_state,
                 epoch=sources.led.epoch,
                 now=sources.clock(),
-                disk=metrics.disk_of(self._state_folder, sources.led.store.reader.path),
+                disk=metrics.disk_of(self._state_folder, store.path, store.log_path),
                 told=sources.notice_counts.counts(),
             )
         return self._rendered

@@ -41,14 +41,14 @@ class StateDisk(msgspec.Struct, frozen=True):
     log_bytes: int
 
 
-def disk_of(folder: Path, store: Path | None = None) -> StateDisk | None:
-    """Return the state of the disk; None if it cannot be read."""
+def disk_of(folder: Path, store: Path | None = None, log: Path | None = None) -> StateDisk | None:
+    """Return the state of the disk, with a store and its log on it; None if it can't be read."""
     try:
         disk = os.statvfs(folder)
     except OSError:
         return None
     block = disk.f_frsize
-    log_bytes = 0 if store is None else _size(store.with_name(f"{store.name}-wal"))
+    log_bytes = 0 if log is None else _size(log)
     store_bytes = 0 if store is None else _size(store) + log_bytes
     return StateDisk(disk.f_bavail * block, disk.f_blocks * block, store_bytes, log_bytes)
 

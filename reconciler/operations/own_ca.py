@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from reconciler import os_errors
 from reconciler.model.values import found_values, hostlists
 
 CA_DAYS = 3650
@@ -60,7 +61,7 @@ def init(folder: Path, hosts: Sequence[str], now: dt.datetime) -> None:
         _write(folder / "ca.key", _private(key), 0o600)
         _write(folder / "ca.pem", certificate.public_bytes(serialization.Encoding.PEM), 0o644)
     except OSError as error:
-        raise AuthorityError(f"{error.filename}: {error.strerror}") from error
+        raise AuthorityError(os_errors.told(error, folder)) from error
     _issue(folder, (key, certificate), names, now)
 
 
@@ -76,7 +77,7 @@ def issue(folder: Path, hosts: Sequence[str], now: dt.datetime) -> None:
         certificate = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
     except OSError as error:
         raise AuthorityError(
-            f"{error.filename}: {error.strerror}; `muster ca init` makes an authority"
+            f"{os_errors.told(error, folder)}; `muster ca init` makes an authority"
         ) from error
     except (ValueError, TypeError) as error:
         raise AuthorityError(
@@ -112,7 +113,7 @@ def _issue(
         _write(folder / "server.key", _private(key), 0o600)
         _write(folder / "server.pem", certificate.public_bytes(serialization.Encoding.PEM), 0o644)
     except OSError as error:
-        raise AuthorityError(f"{error.filename}: {error.strerror}") from error
+        raise AuthorityError(os_errors.told(error, folder)) from error
 
 
 def _builder(

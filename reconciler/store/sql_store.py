@@ -88,7 +88,7 @@ class Store:
         self._last_event = 0
         self._remembered: scheduler_state.SchedulerState | None = None
         self._remembered_at = 0.0
-        self._log = database.log_of(database.path_of(reader.url))
+        self._log = reader.log_path
         self._log_tried_at = 0.0
 
     @classmethod

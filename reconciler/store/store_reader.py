@@ -58,6 +58,11 @@ class StoreReader:
         """The file."""
         return database.path_of(self.url)
 
+    @property
+    def log_path(self) -> pathlib.Path:
+        """The write-ahead log beside the file."""
+        return database.log_of(self.path)
+
     @contextlib.contextmanager
     def _connected(self) -> Iterator[sa.Connection]:
         """Open a connection, and name the store in what goes wrong with it."""

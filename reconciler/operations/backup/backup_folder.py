@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from reconciler import os_errors
 from reconciler.model.values import times
 from reconciler.operations.audit import audit_log
 from reconciler.operations.backup import backup_contents, folder_user
@@ -70,7 +71,7 @@ def save(url: str, state: pathlib.Path, target: pathlib.Path, now: float) -> Man
     except errors.StoreError as error:
         raise BackupError(str(error)) from error
     except OSError as error:
-        raise BackupError(f"{error.filename or partial}: {error.strerror}") from error
+        raise BackupError(os_errors.told(error, partial)) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -150,7 +151,7 @@ def restore(source: pathlib.Path, url: str, state: pathlib.Path) -> RestoreResul
     except errors.StoreError as error:
         raise BackupError(str(error)) from error
     except OSError as error:
-        raise BackupError(f"{error.filename}: {error.strerror}") from error
+        raise BackupError(os_errors.told(error, state)) from error
 
 
 def _restore(

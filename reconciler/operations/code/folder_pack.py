@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, BinaryIO, NamedTuple
 
+from reconciler import os_errors
 from reconciler.model.observed import job_code
 from reconciler.model.values import quantities
 from reconciler.operations.code import folder_files
@@ -66,9 +67,7 @@ def pack(folder: Path) -> PackedFolder:
         file.seek(0)
     except OSError as error:
         file.close()
-        raise PackingError(
-            f"--code {error.filename or folder}: {error.strerror or error}"
-        ) from None
+        raise PackingError(f"--code {os_errors.told(error, folder)}") from None
     except BaseException:  # whatever it is: nothing of it stays
         file.close()
         raise

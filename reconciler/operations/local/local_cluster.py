@@ -4,7 +4,6 @@
 one state folder; stopping ends every process that was started.
 """
 
-import fcntl
 import os
 import socket
 import time
@@ -17,6 +16,7 @@ import msgspec
 from agents import virtual
 from agents.host import processes
 from agents.isolation import network_namespaces
+from reconciler import lock_file, os_errors
 from reconciler.desired.git import git_commands, remote_urls
 from reconciler.model import desired
 from reconciler.model.values import found_values, quantities
@@ -282,10 +282,13 @@ class LocalCluster:
 
     def _take_folder(self) -> None:
         """Lock the folder: a second cluster would take tokens and endpoint from the first."""
-        lock = os.open(self.state / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            lock = lock_file.open_file(self.state / LOCK)
+        except OSError as error:
+            raise ClusterError(os_errors.told(error, self.state / LOCK)) from None
+        try:
+            lock_file.lock(lock)
+        except lock_file.LockHeldError:
             os.close(lock)
             raise ClusterError(
                 f"a cluster already runs in {self.folder} (see `muster status` there). To fix: "

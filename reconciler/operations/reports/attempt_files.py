@@ -24,6 +24,8 @@ from reconciler.operations.reports.attempt_forms import Form, TableFileError, Un
 from reconciler.operations.reports.attempt_merge import AttemptMerge
 from reconciler.operations.reports.attempt_rows import AttemptRow
 
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+
 
 class DayFile(msgspec.Struct, frozen=True):
     """The file of a day, its number of rows, and how many of them only the file before had."""
@@ -53,7 +55,6 @@ def write_day(folder: Path, day: str, pages: Iterable[Sequence[AttemptRow]], for
     """
     path = folder / f"jobs-{day}.{form}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         with _opened_folder(folder) as place, _temporary(path, place) as (name, file):
             with _opened(path, place) or contextlib.nullcontext() as before:
                 rows, kept = _write(file, before, pages, form)
@@ -75,12 +76,39 @@ def write_day(folder: Path, day: str, pages: Iterable[Sequence[AttemptRow]], for
 
 @contextlib.contextmanager
 def _opened_folder(folder: Path) -> Iterator[int]:
-    """Open a folder while the block runs."""
-    place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """Open a folder while the block runs; it is made, with those on the way to it.
+
+    Raises:
+        TableFileError: somebody else could lead this elsewhere by a link on the way.
+        OSError: it can't be opened or made.
+    """
+    place = os.open("/", _FOLDER)
     try:
+        for name in folder.absolute().parts[1:]:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, dir_fd=place)
+            place, before = _step(place, name, folder), place
+            os.close(before)
         yield place
     finally:
         os.close(place)
+
+
+def _step(place: int, name: str, folder: Path) -> int:
+    """Open a folder in another one, on the way to ``folder``."""
+    try:
+        return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=place)
+    except NotADirectoryError:
+        found, around = os.stat(name, dir_fd=place, follow_symlinks=False), os.fstat(place)
+        if not stat.S_ISLNK(found.st_mode):
+            raise
+        is_shared = around.st_mode & 0o022 and not around.st_mode & stat.S_ISVTX
+        if is_shared or not {found.st_uid, around.st_uid} <= {0, os.geteuid()}:
+            raise TableFileError(
+                f"{folder}: {name!a} on the way is a link that somebody else may change. To fix: "
+                "name the folder that it leads to, or run this as the user to whom it belongs"
+            ) from None
+        return os.open(name, _FOLDER, dir_fd=place)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from cryptography import x509
 
+from reconciler import os_errors
+
 log = logging.getLogger("muster.server")
 
 #: Without it OpenSSL would ask at the terminal for the passphrase of an encrypted key.
@@ -90,7 +92,7 @@ def _check(certificate: Path, key: Path) -> float:
             f"{error.reason or error}"
         ) from error
     except OSError as error:
-        raise CertificateError(f"TLS: {error.filename}: {error.strerror}") from error
+        raise CertificateError(f"TLS: {os_errors.told(error, certificate)}") from error
     except ValueError as error:
         if isinstance(error, CertificateError):
             raise

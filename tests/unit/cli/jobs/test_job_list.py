@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from reconciler.cli import reason_order
 from reconciler.cli.jobs import job_list
 
 
@@ -24,6 +25,23 @@ def test_a_job_that_is_refused_as_written_is_shown_as_invalid(
     job |= {"submitted": None, "started": None, "ended": None, "attempts": [], "elements": {}}
     job_list.show([job], 0.0, wide=False)
     assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["w", "-", state]
+
+
+@pytest.mark.parametrize(
+    ("state", "running", "code", "shown"),
+    [
+        ("Running", 0, "Held", "Pending"),  # it waits to be adopted
+        ("Running", 1, "Held", "Running"),
+        ("Running", 0, "NoFit", "Running"),
+        ("Succeeded", 0, "Held", "Succeeded"),
+    ],
+)
+def test_a_gang_of_which_nothing_runs_and_that_has_to_be_adopted_waits(
+    state: str, running: int, code: str, shown: str
+) -> None:
+    tasks = {"running": running, "min": 1, "max": 3}
+    reasons = [{"code": code, "message": "m", "never": False}]
+    assert reason_order.state_text({"state": state, "tasks": tasks}, reasons) == shown
 
 
 def _try(number: int, started: int | None, ended: int | None) -> dict[str, Any]:

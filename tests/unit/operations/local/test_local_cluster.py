@@ -16,6 +16,24 @@ from reconciler.operations.local import local_cluster
 from tests.unit.desired.repositories import git
 
 
+@pytest.mark.parametrize("is_hard", [False, True])
+def test_a_lock_that_leads_to_another_file_is_not_taken(tmp_path: Path, *, is_hard: bool) -> None:
+    """The lock is noted in its file, which has to be no other."""
+    git(tmp_path, "init", "--quiet")
+    (tmp_path / ".muster").mkdir()
+    other = tmp_path / "other"
+    other.write_text("mine")
+    lock = tmp_path / ".muster" / "up.lock"
+    lock.hardlink_to(other) if is_hard else lock.symlink_to(other)
+    cluster = local_cluster.LocalCluster(
+        local_cluster.LocalClusterOptions(folder=tmp_path, repository=str(tmp_path), branch="main")
+    )
+    with pytest.raises(local_cluster.ClusterError, match=r"up\.lock: "):
+        cluster.start()
+    cluster.stop()
+    assert other.read_text() == "mine"
+
+
 def test_a_second_cluster_leaves_the_first_alone(tmp_path: Path) -> None:
     git(tmp_path, "init", "--quiet")
     state = tmp_path / ".muster"

@@ -110,6 +110,36 @@ def test_the_file_is_the_same_each_time_and_no_cell_is_a_formula(
     assert len(before.splitlines()) == 26, "a line is a row"
 
 
+def test_own_links_are_followed_on_the_way(opened: store.Store, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    attempt_files.write_day(tmp_path / "link" / "out", DAY, pages(opened, 100), "csv")
+    assert [one.name for one in (tmp_path / "real" / "out").iterdir()] == ["jobs-1970-01-01.csv"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes links of others")
+@pytest.mark.parametrize("whose", ["link", "folder"])
+@pytest.mark.parametrize("below", ["", "out"])
+def test_links_of_others_are_not(
+    opened: store.Store, tmp_path: Path, whose: str, below: str
+) -> None:
+    """Whoever owns a link, or the folder that it is in, says where it leads."""
+    inner = tmp_path / "folder"
+    inner.mkdir()
+    (tmp_path / "real").mkdir()
+    (inner / "link").symlink_to(tmp_path / "real")
+    os.chown(inner / "link" if whose == "link" else inner, 65534, 65534, follow_symlinks=False)
+    with pytest.raises(attempt_forms.TableFileError, match="'link' on the way is a link that"):
+        attempt_files.write_day(inner / "link" / below, DAY, pages(opened, 100), "csv")
+    assert list((tmp_path / "real").iterdir()) == []
+
+
+def test_what_is_no_folder_on_the_way_is_told(opened: store.Store, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(attempt_forms.TableFileError, match="Not a directory"):
+        attempt_files.write_day(tmp_path / "file" / "out", DAY, pages(opened, 100), "csv")
+
+
 def read(path: Path) -> dict[str, dict[str, object]]:
     """Return the rows of a file by attempt."""
     if path.suffix == ".csv":
