@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from reconciler import os_errors
 from reconciler.model.values import found_values, hostlists
+from reconciler.operations import os_errors
 
 CA_DAYS = 3650
 #: What public authorities give at most, and clients expect.

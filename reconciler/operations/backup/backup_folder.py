@@ -15,8 +15,8 @@ from typing import BinaryIO
 
 import msgspec
 
-from reconciler import os_errors
 from reconciler.model.values import times
+from reconciler.operations import os_errors
 from reconciler.operations.audit import audit_log
 from reconciler.operations.backup import backup_contents, folder_user
 from reconciler.operations.backup.backup_contents import BackupError, Manifest

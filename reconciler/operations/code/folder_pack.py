@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, BinaryIO, NamedTuple
 
-from reconciler import os_errors
 from reconciler.model.observed import job_code
 from reconciler.model.values import quantities
+from reconciler.operations import os_errors
 from reconciler.operations.code import folder_files
 from reconciler.operations.code.folder_files import PackingError
 

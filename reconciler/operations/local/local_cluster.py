@@ -16,10 +16,11 @@ import msgspec
 from agents import virtual
 from agents.host import processes
 from agents.isolation import network_namespaces
-from reconciler import lock_file, os_errors
+from reconciler import lock_file
 from reconciler.desired.git import git_commands, remote_urls
 from reconciler.model import desired
 from reconciler.model.values import found_values, quantities
+from reconciler.operations import os_errors
 from reconciler.operations.client import api_client, endpoints
 from reconciler.operations.local import local_controller, local_nodes, local_tokens, log_files
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cryptography import x509
 
-from reconciler import os_errors
+from reconciler.operations import os_errors
 
 log = logging.getLogger("muster.server")
 

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from reconciler import os_errors
+from reconciler.operations import os_errors
 
 FULL = os.strerror(errno.ENOSPC)
 
