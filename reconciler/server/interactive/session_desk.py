@@ -21,10 +21,8 @@ from reconciler.server.nodes import sessions
 from reconciler.server.relay import relay_messages, ticket_table
 from reconciler.server.server_store import ServerStore
 
-#: Sessions at a time: of one user, in one job, on one node.
-USER_MAX, JOB_MAX, NODE_MAX = 256, 256, 256
-#: Sessions of one user on one node, so that a node is never full of one person's.
-USER_ON_NODE_MAX = 64
+#: Sessions at a time: of one user, in one job, on one node, which one person's never fill.
+USER_MAX, JOB_MAX, NODE_MAX = 256, 256, 512
 #: How long a session may be silent, and how long it may last.
 IDLE_S, TOTAL_S = 8 * 3600.0, 3 * 86_400.0
 #: How often rights are judged again, and how often a node that has not come is asked again.
@@ -284,14 +282,10 @@ def require_room(grants: Collection[relay_messages.SessionGrant], wish: SessionW
         TooManySessionsError: a user, a job or a node has as many as it may.
     """
     user, node = wish.caller.name, wish.attempt.node
-    own = [one for one in grants if one.user == user]
-    its = [one for one in grants if one.node == node]
-    both = sum(one.node == node for one in own)
     counts = (
-        (user, len(own), USER_MAX),
+        (user, sum(one.user == user for one in grants), USER_MAX),
         (f"job {wish.job.name}", sum(one.job == wish.job.name for one in grants), JOB_MAX),
-        (f"node {node}", len(its), NODE_MAX),
-        (f"{user} on node {node}", both, USER_ON_NODE_MAX),
+        (f"node {node}", sum(one.node == node for one in grants), NODE_MAX),
     )
     for who, count, most in counts:
         if count >= most:
