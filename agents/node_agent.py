@@ -353,7 +353,7 @@ class Agent:
             if self.supervisor.outdated and not self.state.holders():
                 self.supervisor.dismiss()
         self.monitor.refresh_host()
-        fabric = nccl_interfaces.of_node(self.monitor.inventory)
+        fabric = nccl_interfaces.of_node(self.monitor.inventory, self.settings.interface)
         with self.lock:
             self.launcher.node = msgspec.structs.replace(self.launcher.node, fabric=fabric)
 
@@ -367,7 +367,7 @@ def _context(settings: AgentSettings, root: str, shared: str, found: Inventory) 
         gpus=found.gpus,
         as_root=found.runs_as_root,
         podman=settings.podman,
-        fabric=nccl_interfaces.of_node(found),
+        fabric=nccl_interfaces.of_node(found, settings.interface),
         user_limits=settings.user_limits,
     )
 

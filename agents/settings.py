@@ -78,6 +78,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
         gpus: simulated GPUs.
         watch_gpus: True to offer real GPUs.
         gpu_uuids: the only real GPUs and MIG instances to offer; None for all.
+        interface: the network interface with the address; empty if the agent has to look for it.
         enter: prefix of the supervisor's command.
         task_pids_max: processes of one task, within a part of the machine's; 0 for no limit.
         cache_bytes_max: space for data that tasks copy; 0 for a fifth of the file system.
@@ -100,6 +101,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
     labels: dict[str, str] = {}
     shared: Path | None = None
     address: str = ""
+    interface: str = ""
     virtual: bool = False
     isolation: str = "auto"
     enter: tuple[str, ...] = ()
@@ -162,6 +164,8 @@ def parser(*, required: bool = True) -> Parser:
         "ROOT/shared")  # fmt: skip
     add("--address", default="", help="address by which other nodes reach this one. Default: "
         "detected (see --check)")  # fmt: skip
+    add("--interface", default="", metavar="NAME", help="network interface with that address, "
+        "which NCCL and Gloo are told to use. Default: the one that has it")  # fmt: skip
     add("--virtual", action="store_true", help="this is one of several nodes on one machine")
     add("--boot-id", default="", help="boot id to report instead of the machine's")
     _add_check_options(arguments)
@@ -365,6 +369,7 @@ def _settings(given: argparse.Namespace) -> AgentSettings:
         labels=dict(label.partition("=")[::2] for label in given.label),
         shared=given.shared,
         address=given.address,
+        interface=given.interface,
         virtual=given.virtual,
         isolation=given.isolation,
         enter=tuple(shlex.split(given.enter)),

@@ -32,6 +32,7 @@ class VirtualNode(msgspec.Struct, frozen=True):
 
     Attributes:
         address: address in a network of its own; empty without one.
+        interface: the interface there that has the address.
         enter: prefix of commands that run in that network.
     """
 
@@ -44,6 +45,7 @@ class VirtualNode(msgspec.Struct, frozen=True):
     labels: dict[str, str] = {}
     token_file: Path | None = None
     address: str = ""
+    interface: str = ""
     enter: tuple[str, ...] = ()
 
 
@@ -158,6 +160,7 @@ class VirtualNodes:
             "--cpus": node.cpus,
             "--memory": node.memory,
             "--address": node.address,
+            "--interface": node.interface,
             "--enter": shlex.join(node.enter),
             "--die-with-parent": str(os.getpid()) if options.die_with_parent else "",
         }

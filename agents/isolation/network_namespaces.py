@@ -1,8 +1,9 @@
 """A network for virtual nodes of one machine: a bridge, and a namespace with an address per node.
 
 Agents stay in the host's network. A node's supervisor and tasks start in the node's namespaces: a
-network with only the other nodes, a host name, and cores of its own if there are enough. It needs
-root and iproute2. What a killed process leaves is found by its names and removed at the next start.
+network with only the other nodes, a host name, an ``/etc/hosts`` that knows all nodes by name, and
+cores of its own if there are enough. It needs root and iproute2. What a killed process leaves is
+found by its names and removed at the next start.
 """
 
 import contextlib
@@ -17,7 +18,12 @@ import msgspec
 
 from reconciler import child_process
 
-PROGRAMS = ("ip", "nsenter", "unshare", "taskset", "hostname")
+PROGRAMS = ("ip", "nsenter", "unshare", "mount", "taskset", "hostname")
+#: The interface of a node, which has its address.
+INTERFACE = "eth0"
+#: The table of host names that tasks see, and the file in the place of a network that replaces it.
+HOSTS = Path("/etc/hosts")
+HOSTS_FILE = "network-hosts"
 #: Each bridge gets a subnet of 254 addresses.
 NODES_MAX = 250
 COMMAND_S = 30.0
@@ -29,10 +35,13 @@ class NetworkError(Exception):
 
 
 class Seat(msgspec.Struct, frozen=True):
-    """A node's place in the network: its address, and the prefix of commands that run there."""
+    """A node's place in the network: its address, the interface that has it, and the prefix of
+    commands that run there.
+    """
 
     address: str
     enter: tuple[str, ...]
+    interface: str = INTERFACE
 
 
 def problem() -> str:
@@ -50,11 +59,21 @@ class _Space(NamedTuple):
     address: str
 
 
+#: Names the host, shows it the table of names, and becomes the command.
+_ENTER = """\
+hostname "$1"
+[ ! -e "$3" ] || mount --bind "$2" "$3" || exit
+shift 3
+exec "$@"
+"""
+
+
 class Network:
     """A bridge. ``place`` distinguishes it from others: the same place gives the same names."""
 
     def __init__(self, place: Path) -> None:
         token = zlib.crc32(os.fsencode(os.path.realpath(place)))
+        self._hosts = Path(os.path.realpath(place)) / HOSTS_FILE
         self._token = f"{token:08x}"
         self._bridge = f"mu{self._token}"
         self._subnet = f"10.{200 + token % 50}.{token // 50 % 250}"
@@ -92,12 +111,13 @@ class Network:
         space, outer = f"muster-{self._token}-{number}", f"{self._bridge}n{number}"
         address = f"{self._subnet}.{number}"
         _ip("netns", "add", space)
-        _ip("link", "add", outer, "type", "veth", "peer", "name", "eth0", "netns", space)
+        _ip("link", "add", outer, "type", "veth", "peer", "name", INTERFACE, "netns", space)
         _ip("link", "set", outer, "master", self._bridge, "up")
-        _ip("-n", space, "addr", "add", f"{address}/24", "dev", "eth0")
-        for link in ("lo", "eth0"):
+        _ip("-n", space, "addr", "add", f"{address}/24", "dev", INTERFACE)
+        for link in ("lo", INTERFACE):
             _ip("-n", space, "link", "set", link, "up")
         self._spaces[node] = _Space(space, address)
+        self._write_hosts()
         seat = self._seats[node] = self._seat(node, self._spaces[node], cpus)
         return seat
 
@@ -105,10 +125,29 @@ class Network:
         self._cpus[node] = cpus
         enter = [
             *("nsenter", f"--net=/run/netns/{space.name}", "unshare", "--uts"),
+            # file systems that the machine mounts later appear there too
+            *("--mount", "--propagation", "slave"),
             *("taskset", "--cpu-list", self._take_cores(cpus)),
-            *("sh", "-c", 'hostname "$1"; shift; exec "$@"', "sh", host_name(node)),
+            *("sh", "-c", _ENTER, "sh", host_name(node), str(self._hosts), str(HOSTS)),
         ]
         return Seat(space.address, tuple(enter))
+
+    def _write_hosts(self) -> None:
+        """Write the names of all nodes before those of the machine, into the file that nodes see.
+
+        Without them a framework that looks up its own host takes loopback.
+        """
+        lines = [
+            " ".join(dict.fromkeys((space.address, node, host_name(node))))
+            for node, space in self._spaces.items()
+        ]
+        try:
+            machine = HOSTS.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            machine = "127.0.0.1 localhost\n"
+        # the same file, not another of its name: nodes that run see what is in it
+        self._hosts.write_text("\n".join([*lines, machine]), encoding="utf-8")
+        self._hosts.chmod(0o644)  # whatever the umask: tasks of all users read it
 
     def end(self) -> None:
         """Remove the bridge and everything attached to it."""
@@ -120,6 +159,7 @@ class Network:
         if Path(f"/sys/class/net/{self._bridge}").exists():
             with contextlib.suppress(NetworkError):
                 _ip("link", "delete", self._bridge)
+        self._hosts.unlink(missing_ok=True)
 
     def _take_cores(self, count: int) -> str:
         """Return the next cores in turn; nodes share cores if there are too few."""

@@ -102,6 +102,7 @@ def environment(framework: str, gang: Gang) -> dict[str, str]:
         "MUSTER_LOCAL_WORLD_SIZE": str(gang.local_world_size),
         "MUSTER_NODE_RANK": str(gang.node_rank),
         "MUSTER_NODE_COUNT": str(len(gang.hosts)),
+        "MUSTER_NODE_ADDRESS": own_address(gang),
         "MUSTER_HOSTS": hostlists.fold_in_order(name for name, _, _ in gang.hosts),
         "MUSTER_MASTER_ADDR": gang.address,
         "MUSTER_MASTER_PORT": str(gang.port),
@@ -115,6 +116,11 @@ def environment(framework: str, gang: Gang) -> dict[str, str]:
     }
     special = by_framework.get(framework)
     return variables | (special(gang) if special else {})
+
+
+def own_address(gang: Gang) -> str:
+    """Return the address by which the other tasks reach a task's node; its name if unknown."""
+    return next((address for name, address, _ in gang.hosts if name == gang.node), gang.node)
 
 
 def port_of(gang: Gang, number: int, local: int) -> int:
@@ -184,10 +190,14 @@ def defaults(framework: str, secret: str) -> dict[str, str]:
 
     Without a token whoever reaches the ports of a Ray cluster can run code there. Where the user
     has one of earlier clusters, only the head would ask for that.
+
+    A worker of Ray that is told to end asks its head first to move its work elsewhere, and waits
+    30 s for an answer. When it is told, the head has mostly ended, and the try ends without it.
     """
-    if framework == "ray" and secret:
-        return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secret}
-    return {}
+    if framework != "ray":
+        return {}
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secret} if secret else {}
+    return {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0", **token}
 
 
 def slurm(gang: Gang) -> dict[str, str]:

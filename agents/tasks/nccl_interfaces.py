@@ -9,9 +9,13 @@ from reconciler.model.observed.host_facts import Host
 from reconciler.model.state.records import Inventory
 
 
-def of_node(found: Inventory) -> dict[str, str]:
-    """Return the variables for a node with its current ports and links."""
-    return settings(found.host, interface_of(found.address))
+def of_node(found: Inventory, interface: str = "") -> dict[str, str]:
+    """Return the variables for a node with its current ports and links.
+
+    Args:
+        interface: has the node's address; empty to look for it among those of this machine.
+    """
+    return settings(found.host, interface or interface_of(found.address))
 
 
 def settings(host: Host | None, interface: str) -> dict[str, str]:

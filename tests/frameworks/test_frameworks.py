@@ -3,19 +3,13 @@
 Each is a job of a real controller on virtual nodes; what it does is checked by what it says.
 """
 
-import json
-import textwrap
+import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.frameworks import install
+from tests.frameworks import jobs
 from tests.integration import beds
-
-PROGRAMS = install.FOLDER / "bin"
-LONG_S = 120.0
-ENDED = ("Succeeded", "Failed", "TimedOut", "Cancelled")
 
 LOADER = """\
 import torch
@@ -39,19 +33,6 @@ if __name__ == "__main__":
             one.start()
             one.join()
         print("shared", sorted(shared))
-"""
-RANKS = """\
-import os
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-total = torch.tensor([float(dist.get_rank())])
-dist.all_reduce(total)
-print("rank", dist.get_rank(), "of", dist.get_world_size(), "task", os.environ["MUSTER_RANK"],
-      "sum", int(total), flush=True)
-dist.barrier()
-dist.destroy_process_group()
 """
 #: Trains until it is told that it is enough; saves on SIGUSR1 and every few steps.
 DDP = """\
@@ -127,29 +108,6 @@ os.environ["SUBMITIT_EXECUTOR"] = "slurm"  # as its executor does
 found = submitit.JobEnvironment()
 print("rank", found.global_rank, "of", found.num_tasks, "on", len(found.hostnames), found.job_id)
 """
-TUNE = """\
-import ray, time
-
-ray.init(address="auto", log_to_driver=False)
-until = time.monotonic() + 90
-while len([one for one in ray.nodes() if one["Alive"]]) < 2:
-    assert time.monotonic() < until, ray.nodes()
-    time.sleep(0.2)
-
-@ray.remote(num_cpus=1)
-def square(number):
-    return number * number
-
-print("squares", ray.get([square.remote(number) for number in range(4)]), flush=True)
-"""
-RAY = """\
-#!/bin/sh
-if [ "$MUSTER_RAY_IS_HEAD" = 1 ]; then
-  ray start --head --num-cpus 2 --port "$MUSTER_RAY_PORT" --include-dashboard=false &&
-    exec python3 tune.py
-fi
-exec ray start --address "$RAY_ADDRESS" --num-cpus 2 --block
-"""
 DASK = """\
 import os, sys
 from distributed import Client
@@ -179,80 +137,32 @@ server.wait()
 """
 
 
-def python(bed: beds.Bed, name: str, text: str, folder: Path, **spec: Any) -> str:
-    """Run a program of Python as a job; what its first task says."""
-    (folder / "program.py").write_text(text)
-    return run(bed, name, "#!/bin/sh\nexec python3 program.py\n", folder, **spec)
-
-
-def submit(bed: beds.Bed, name: str, script: str, folder: Path, **spec: Any) -> None:
-    """Commit a job whose programs are those of the frameworks' environment."""
-    fields = {
-        "workingDirectory": str(folder),
-        "timeLimit": "4m",
-        "environment": {
-            "PATH": f"{PROGRAMS}:/usr/bin:/bin",
-            "OMP_NUM_THREADS": "1",
-            # a busy machine takes its time
-            "RAY_raylet_start_wait_time_s": "120",
-        },
-        **spec,
-    }
-    lines = [f"  {key}: {json.dumps(value)}" for key, value in fields.items()]
-    lines += ["  script: |", textwrap.indent(script, "    ")] if script else []
-    bed.commit({f"{name}.yaml": beds.job(name, "\n".join(lines))})
-
-
-def run(bed: beds.Bed, name: str, script: str, folder: Path, **spec: Any) -> str:
-    """Run a job, which has to succeed; what its first task says."""
-    submit(bed, name, script, folder, **spec)
-    return succeeded(bed, name)
-
-
-def succeeded(bed: beds.Bed, name: str) -> str:
-    """What the first task of a job says, which has to succeed."""
-    job = bed.until_state(name, *ENDED, timeout_s=LONG_S)
-    said = bed.output(name)
-    assert job["state"] == "Succeeded", f"{job.get('message')}\n{said}\n{errors(bed, job)}"
-    return said
-
-
-def errors(bed: beds.Bed, job: beds.Json) -> str:
-    """What the tasks of a job have written to their standard error."""
-    logs = bed.folder.glob(f"**/logs/{job['key']}.*.stderr")
-    return "\n".join(f"{path.name}: {path.read_text(errors='replace')}" for path in sorted(logs))
-
-
 def test_a_data_loader_has_workers(bed: beds.Bed, tmp_path: Path) -> None:
-    assert "rows 1000" in python(bed, "a-data-loader-with-a-long-name", LOADER, tmp_path)
+    assert "rows 1000" in jobs.python(bed, "a-data-loader-with-a-long-name", LOADER, tmp_path)
 
 
 def test_a_manager_serves_processes(bed: beds.Bed, tmp_path: Path) -> None:
-    assert "shared [0, 1]" in python(bed, "manager", MANAGER, tmp_path)
+    assert "shared [0, 1]" in jobs.python(bed, "manager", MANAGER, tmp_path)
 
 
 def test_tasks_are_ranks_of_pytorch(bed: beds.Bed, tmp_path: Path) -> None:
-    said = python(bed, "env-ranks", RANKS, tmp_path, framework="torchrun", count=2)
+    said = jobs.python(bed, "env-ranks", jobs.RANKS, tmp_path, framework="torchrun", count=2)
     assert "of 2 task" in said
     assert "sum 1" in said
 
 
 def guides_torchrun(processes: int, program: str) -> str:
     """The script of the guide, with so many processes in each task."""
-    text = (install.PROJECT / "docs/guides/researcher/distributed.md").read_text()
-    _, _, script = text.partition("## torchrun itself")[2].partition("script: |\n")
-    script = textwrap.dedent(script.partition("```")[0])
-    replaced = script.replace("--nproc-per-node 8", f"--nproc-per-node {processes}")
-    replaced = replaced.replace("train.py", program)
-    assert replaced.count(program) == 1
-    assert replaced != script
-    return replaced
+    return jobs.guides_script(
+        "torchrun itself",
+        **{"--nproc-per-node 8": f"--nproc-per-node {processes}", "train.py": program},
+    )
 
 
 def test_ranks_of_torchrun_stay_on_their_tasks(bed: beds.Bed, tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(RANKS)
+    (tmp_path / "program.py").write_text(jobs.RANKS)
     script = guides_torchrun(2, "program.py")
-    said = run(bed, "static", script, tmp_path, framework="torchrun", count=2)
+    said = jobs.run(bed, "static", script, tmp_path, framework="torchrun", count=2)
     assert sorted(line for line in said.splitlines() if line.startswith("rank")) in [
         [f"rank {rank} of 4 task {task} sum 6" for rank in (2 * task, 2 * task + 1)]
         for task in (0, 1)
@@ -261,27 +171,22 @@ def test_ranks_of_torchrun_stay_on_their_tasks(bed: beds.Bed, tmp_path: Path) ->
 
 def test_a_gang_that_is_preempted_saves_and_goes_on(bed: beds.Bed, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(DDP)
-    submit(
+    jobs.submit(
         bed, "ddp", guides_torchrun(2, "program.py"), tmp_path,
         framework="torchrun", count=2, resources={"cpu": 3},
         checkpoint={"signal": "SIGUSR1", "grace": "60s", "pattern": "step-*", "settle": "0s"},
     )  # fmt: skip
-    bed.until(lambda: "training" in all_said(bed, "ddp", 2), LONG_S)
-    submit(
+    bed.until(lambda: "training" in jobs.all_said(bed, "ddp", 2), jobs.LONG_S)
+    jobs.submit(
         bed, "urgent", "sleep 1", tmp_path, count=2, resources={"cpu": 3}, priority=90,
     )  # fmt: skip
-    succeeded(bed, "urgent")
-    job = bed.until_state("ddp", *ENDED, timeout_s=LONG_S)
-    said = all_said(bed, "ddp", 2)
+    jobs.succeeded(bed, "urgent")
+    job = bed.until_state("ddp", *jobs.ENDED, timeout_s=jobs.LONG_S)
+    said = jobs.all_said(bed, "ddp", 2)
     assert job["state"] == "Succeeded", (job.get("message"), said)
     begun = [line for line in said.splitlines() if "from step" in line]
     assert len(begun) == 4
     assert "from step 0" not in said
-
-
-def all_said(bed: beds.Bed, name: str, tasks: int) -> str:
-    """What the newest try of each task of a job has said."""
-    return "".join(bed.output(name, task=f"main-{index}") for index in range(tasks))
 
 
 @pytest.mark.parametrize("tasks", [2, 4])
@@ -291,7 +196,7 @@ def test_lightning_reads_the_variables_of_slurm(bed: beds.Bed, tmp_path: Path, t
         # tasks on each node, as Lightning wants them: its devices times its nodes
         text = LIGHTNING.replace("DEVICES", str(tasks // 2)).replace("NODES", "2")
         said.append(
-            python(
+            jobs.python(
                 bed, f"lightning-{name}-{tasks}", text, tmp_path,
                 framework="slurm", count=tasks, resources={"cpu": 4 // (tasks // 2)},
             )
@@ -302,14 +207,19 @@ def test_lightning_reads_the_variables_of_slurm(bed: beds.Bed, tmp_path: Path, t
 
 
 def test_submitit_knows_its_place(bed: beds.Bed, tmp_path: Path) -> None:
-    said = python(bed, "submitit", SUBMITIT, tmp_path, framework="slurm", count=2)
+    said = jobs.python(bed, "submitit", SUBMITIT, tmp_path, framework="slurm", count=2)
     assert "of 2 on" in said
 
 
 def test_a_job_of_ray_ends_as_its_head_does(bed: beds.Bed, tmp_path: Path) -> None:
-    (tmp_path / "tune.py").write_text(TUNE)
-    began = run(bed, "ray", RAY, tmp_path, framework="ray", count=2, resources={"cpu": 2})
-    assert "squares [0, 1, 4, 9]" in began
+    (tmp_path / "tune.py").write_text(jobs.TUNE)
+    said = jobs.run(
+        bed, "ray", jobs.guides_ray(), tmp_path, framework="ray", count=2, resources={"cpu": 2}
+    )
+    assert "squares [0, 1, 4, 9]" in said
+    ends = {one["index"]: one["signal"] for one in bed.job("ray")["attempts"]}
+    assert ends.keys() == {0, 1}
+    assert ends[1] != signal.SIGKILL, "the worker ends by itself, well within its grace"
 
 
 def test_a_cluster_of_dask_ends_with_its_client(bed: beds.Bed, tmp_path: Path) -> None:
@@ -328,9 +238,9 @@ def test_a_cluster_of_dask_ends_with_its_client(bed: beds.Bed, tmp_path: Path) -
             "script": f"#!/bin/sh\nexec dask worker {address} --nthreads 1 --no-dashboard\n",
         },
     ]
-    submit(bed, "dask", "", tmp_path, framework="slurm", groups=groups, endsWith="client")
-    assert "squares [0, 1, 4, 9]" in succeeded(bed, "dask")
+    jobs.submit(bed, "dask", "", tmp_path, framework="slurm", groups=groups, endsWith="client")
+    assert "squares [0, 1, 4, 9]" in jobs.succeeded(bed, "dask")
 
 
 def test_a_notebook_server_answers(bed: beds.Bed, tmp_path: Path) -> None:
-    assert "kernels 0" in python(bed, "notebook", NOTEBOOK, tmp_path)
+    assert "kernels 0" in jobs.python(bed, "notebook", NOTEBOOK, tmp_path)

@@ -77,7 +77,9 @@ class PoolNodes:
         seated = node
         if self._network is not None:
             seat = self._network.add(node.name, math.ceil(float(node.cpus or 1)))
-            seated = msgspec.structs.replace(node, address=seat.address, enter=seat.enter)
+            seated = msgspec.structs.replace(
+                node, address=seat.address, interface=seat.interface, enter=seat.enter
+            )
         self._nodes.add(seated)
         self._nodes.start(node.name)
         self._shapes[node.name] = node
