@@ -217,9 +217,9 @@ def test_a_job_of_ray_ends_as_its_head_does(bed: beds.Bed, tmp_path: Path) -> No
         bed, "ray", jobs.guides_ray(), tmp_path, framework="ray", count=2, resources={"cpu": 2}
     )
     assert "squares [0, 1, 4, 9]" in said
-    ends = {one["index"]: one["signal"] for one in bed.job("ray")["attempts"]}
-    assert ends.keys() == {0, 1}
-    assert ends[1] != signal.SIGKILL, "the worker ends by itself, well within its grace"
+    ends = {one["task"]: one["signal"] for one in bed.job("ray")["attempts"]}
+    assert ends.keys() == {"main-0", "main-1"}
+    assert ends["main-1"] != signal.SIGKILL, "the worker ends by itself, well within its grace"
 
 
 def test_a_cluster_of_dask_ends_with_its_client(bed: beds.Bed, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from reconciler.cli import lazy_import, terminal
 from reconciler.cli.interactive import local_terminal
 from reconciler.model.protocol import session_messages
+from reconciler.model.state import states
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -27,6 +28,8 @@ else:
 
 #: Connections at a time.
 CONNECTIONS_MAX = 128
+#: Status of an answer that nothing of the job runs.
+CONFLICT = 409
 #: Exit code if this command can't listen.
 FAILED = 1
 
@@ -53,6 +56,9 @@ def run(
         endpoint: where the controller is.
         wanted: what is reached where.
     """
+    if why := why_over(api, wanted.place):
+        terminal.note(f"muster: {why}")
+        return FAILED
     forward = PortForward(api, endpoint, wanted)
 
     def tell(where: str) -> None:
@@ -68,7 +74,22 @@ def run(
         where = str(wanted.socket or f"{wanted.address}:{wanted.local_port}")
         terminal.note(f"muster: {why_deaf(where, error)}{hint}")
         return FAILED
-    return 0
+    return FAILED if forward.is_over else 0
+
+
+def why_over(api: api_client.ApiClient, place: session_connection.SessionPlace) -> str:
+    """Return a sentence if nothing of a job can ever be reached, because it has ended.
+
+    Raises:
+        ApiError: there is no such job, or the controller refuses to tell of it.
+    """
+    state = api.get(f"/v1/jobs/{place.job}")["job"]["state"]
+    if state not in states.FINISHED_JOB_STATES:
+        return ""
+    return (
+        f"job {place.job} has ended ({state}): nothing of it listens any more. To see what it "
+        f"wrote: muster logs {place.job}; to run it again: muster rerun {place.job}"
+    )
 
 
 def why_deaf(where: str, error: OSError) -> str:
@@ -77,7 +98,11 @@ def why_deaf(where: str, error: OSError) -> str:
 
 
 class PortForward:
-    """The connections to one port of a task."""
+    """The connections to one port of a task.
+
+    Attributes:
+        is_over: True once a connection has failed because the job has ended.
+    """
 
     def __init__(
         self, api: api_client.ApiClient, endpoint: endpoints.Endpoint, wanted: WantedForward
@@ -86,11 +111,14 @@ class PortForward:
         self._endpoint = endpoint
         self._wanted = wanted
         self._context: ssl.SSLContext | None = None
+        self.is_over = False
+        self._over = asyncio.Event()
         self._open = 0
         self._told = ""
 
     async def serve(self, begun: Callable[[str], None], over: asyncio.Event | None = None) -> int:
-        """Serve until SIGINT, SIGTERM or SIGHUP, or until it is over. Return the signal, or 0.
+        """Serve until SIGINT, SIGTERM or SIGHUP, until it is over, or a connection finds that the
+        job has ended. Return the signal, or 0.
 
         Args:
             begun: called once with where this listens.
@@ -100,7 +128,7 @@ class PortForward:
             OSError: it can't listen there.
         """
         self._context = session_connection.context_of(self._endpoint)
-        over = over or asyncio.Event()
+        over = self._over = over or self._over
         came: list[int] = []
 
         def leave(number: int) -> None:
@@ -154,12 +182,23 @@ class PortForward:
             session_connection.SessionLostError,
             session_connection.StartRefusal,
         ) as error:
-            self._tell(str(error))
+            self._tell(await asyncio.to_thread(self._why, error))
         except asyncio.CancelledError:
             return  # the forward ends; what asyncio would say of that is nobody's news
         finally:
             self._open -= 1
             writer.close()
+            if self.is_over:
+                self._over.set()
+
+    def _why(self, error: Exception) -> str:
+        """Return why a connection failed, and end all of it if no other can succeed."""
+        ended = ""
+        if isinstance(error, api_client.ApiError) and error.status == CONFLICT:
+            with contextlib.suppress(api_client.ApiError):
+                ended = why_over(self._api, self._wanted.place)
+        self.is_over = bool(ended)
+        return ended or str(error)
 
     def _tell(self, why: str) -> None:
         """Print why a connection failed, once until one succeeds."""

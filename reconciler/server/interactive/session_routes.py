@@ -9,7 +9,7 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody
 
 from reconciler.model.protocol import session_messages
-from reconciler.model.state import records
+from reconciler.model.state import records, states
 from reconciler.operations.views import json_format
 from reconciler.server import errors
 from reconciler.server.api import queries
@@ -104,10 +104,14 @@ def _found(
         state = (
             f"its task {group}-{index} is {of_task[-1].state}" if of_task else f"it is {job.state}"
         )
+        fix = (
+            f"see what it wrote (muster logs {name}), or run it again (muster rerun {name})"
+            if job.state in states.FINISHED_JOB_STATES
+            else f"wait until it runs (muster wait {name} --until started), or see muster explain "
+            f"{name}"
+        )
         raise errors.Failure(
-            409,
-            f"nothing of job {name} runs that could be entered: {state}. To fix: wait until it "
-            f"runs (muster wait {name} --until started), or see muster explain {name}",
+            409, f"nothing of job {name} runs that could be entered: {state}. To fix: {fix}"
         )
     return job, running[-1]
 

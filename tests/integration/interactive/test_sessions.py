@@ -88,6 +88,29 @@ def test_a_job_that_does_not_run_has_no_sessions(bed: beds.Bed) -> None:
     done = people.muster(bed, "exec", "over", "--", "true")
     assert done.returncode == 1
     assert b"nothing of job over runs that could be entered: it is Succeeded" in done.stderr
+    assert b"muster rerun over" in done.stderr
+    assert b"--until started" not in done.stderr, "it never starts any more"
+    copied = people.muster(bed, "cp", "over:there", "here")
+    assert copied.returncode == 1
+    assert b"it is Succeeded" in copied.stderr
+    done = people.muster(bed, "forward", "over", str(PORT))
+    assert done.returncode == 1
+    assert b"job over has ended (Succeeded)" in done.stderr
+    assert b"reaches port" not in done.stderr
+
+
+def test_a_forward_ends_at_the_first_connection_after_its_job(bed: beds.Bed) -> None:
+    bed.commit({"jobs/brief.yaml": beds.job("brief", SLEEPER)})
+    bed.until_state("brief", "Running")
+    here = local_cluster.free_port()
+    with people.forwarded(bed, "brief", f"{here}:{PORT}") as forward:
+        bed.commit({"jobs/brief.yaml": None})
+        bed.until_state("brief", "Cancelled")
+        with socket.create_connection(("127.0.0.1", here)) as link:
+            assert link.recv(1) == b""
+        assert forward.wait(people.DEADLINE_S) == 1
+        assert forward.stderr is not None
+        assert "job brief has ended (Cancelled)" in forward.stderr.read()
 
 
 def test_a_terminal_has_size_keys_and_an_end(bed: beds.Bed) -> None:
