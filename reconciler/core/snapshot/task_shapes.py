@@ -19,6 +19,7 @@ from reconciler.model.observed.devices import INNER_LEVELS
 from reconciler.model.observed.storage import VolumeState
 from reconciler.model.state import records
 from reconciler.model.state.pending_reasons import FunnelStep, Reason
+from reconciler.model.values import found_values
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import WHOLE
 
@@ -316,7 +317,8 @@ class Shapes:
                     found.lack(~lacking, why, name)
         if spec.hosts:
             named = np.isin(self.table.names, spec.hosts)
-            found.keep(named, "not in spec.hosts", "name more nodes in spec.hosts")
+            none = "" if named.any() else f" ({found_values.few(spec.hosts)})"
+            found.keep(named, f"not in spec.hosts{none}", "name more nodes in spec.hosts")
         if spec.exclude_hosts:
             named = np.isin(self.table.names, spec.exclude_hosts)
             found.keep(~named, "in spec.excludeHosts", "name fewer nodes in spec.excludeHosts")

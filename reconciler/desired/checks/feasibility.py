@@ -13,7 +13,7 @@ from reconciler.desired.normalise import entitlements, resource_requests
 from reconciler.model import desired
 from reconciler.model.observed.devices import INNER_LEVELS, INNER_WORDS
 from reconciler.model.policy import queue_paths
-from reconciler.model.values import quantities, resources
+from reconciler.model.values import hostlists, quantities, resources
 
 _FORMATS: tuple[Callable[[int], str], ...] = (
     quantities.format_cpu,
@@ -28,7 +28,7 @@ _Pairs = tuple[tuple[str, str], ...]
 
 #: The rules of what is said of work that could not start as things stand.
 RULES = entitlements.RULES | {
-    *("never-fits", "never-in-reservation", "unknown-pool", "grace-cut"),
+    *("never-fits", "never-in-reservation", "unknown-pool", "unknown-host", "grace-cut"),
 }
 #: The most users and queues that are named of whom a reservation is for.
 WHOM_SHOWN = 3
@@ -42,6 +42,11 @@ class Fitting:
         self._reservations = structure.reservations
         self._entitled = entitlements.Entitlements(structure)
         self._pools = structure.pools
+        self._lists = [
+            (frozenset(pool.nodes), hostlists.fold(pool.nodes))
+            for pool in structure.pools.values()
+            if pool.nodes
+        ]
         self._volumes = structure.volumes
         self._tainted = any(pool.taints for pool in structure.pools.values())
         self._why = functools.lru_cache(maxsize=4096)(self._judge)
@@ -64,7 +69,17 @@ class Fitting:
                 entitlements.Beyond(_never_fits(near.message), near.resource, near.amount)
             )
         quota = self._entitled.beyond_quota(job)
-        found = [alone, *(entitlements.smallest(beyond) if beyond else ()), quota, self._kept(job)]
+        strangers = job_names.missing_hosts(job, self._lists)
+        never = alone is not None and alone.rule == "never-fits"
+        if never and job.hosts and all(named.isdisjoint(job.hosts) for named, _ in self._lists):
+            alone = None  # said with their names
+        found = [
+            *strangers,
+            alone,
+            *(entitlements.smallest(beyond) if beyond else ()),
+            quota,
+            self._kept(job),
+        ]
         return [one for one in found if one is not None] + self._cut(job)
 
     def _cut(self, job: desired.Job) -> list[Fault]:

@@ -14,6 +14,8 @@ from reconciler.model.values import found_values
 
 #: The names that exist, by kind.
 Known = Mapping[str, Collection[str]]
+#: How many of the names that exist a warning lists.
+NAMES_SHOWN = 10
 #: What refuses a job if it is not there: the kind, with its words and its rule.
 _REFUSING = {
     "Queue": ("queue", "unknown-queue"),
@@ -116,12 +118,37 @@ def missing_pools(names: Sequence[str], known: Collection[str]) -> faults.Fault 
     """Return a warning if none of the pools that a job names exists yet."""
     if not names or any(name in known for name in names):
         return None
+    there = found_values.few(sorted(known), NAMES_SHOWN) or "none"
     return faults.unknown_name(
         "NodePool",
         names[0],
         ("spec", "pools", 0),
         known,
         "unknown-pool",
-        message="no NodePool that the job names is there: it waits until one is",
+        message=f"there is no NodePool {found_values.few(names)}: the job waits until there is; "
+        f"known: {there}",
         severity="warning",
     )
+
+
+def missing_hosts(
+    job: desired.Job, declared: Sequence[tuple[frozenset[str], str]]
+) -> Iterator[faults.Fault]:
+    """Return warnings of the nodes that a job names and no pool declares.
+
+    Args:
+        job: as it is normalised.
+        declared: the nodes of each pool, and the same as a host list.
+    """
+    for field, names in (("hosts", job.hosts), ("excludeHosts", job.exclude_hosts)):
+        missing = [one for one in names if not any(one in nodes for nodes, _ in declared)]
+        if missing:
+            known = [text for _, text in declared]
+            yield faults.Fault(
+                "unknown-host",
+                f"{field}: no pool has a node {found_values.few(missing)}; known: "
+                f"{found_values.few(known, NAMES_SHOWN) or 'none'}",
+                ("spec", field),
+                found=found_values.quote(missing[0]),
+                severity="warning",
+            )

@@ -42,3 +42,10 @@ def _escaped(text: str) -> str:
 
 def _shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def few(names: Iterable[str], most: int = 3) -> str:
+    """Return the first names of several and how many more there are; empty for none."""
+    found = list(names)
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return ", ".join(found[:most]) + more

@@ -305,7 +305,8 @@ class ReasonExplainer:
             task = reason_text.task_text(self.situation, short[0])
             message = f"no node that has joined could ever hold a task of {task}"
             if len(shape.eligible) and not shape.eligible.any():
-                message = f"it may use no node that has joined; a task asks for {task}"
+                why = ", ".join(step.why for step in shape.filtered)
+                message = f"it may use no node that has joined: {why}; a task asks for {task}"
         elif short is not None:
             message = (
                 f"{asked} asked; were they empty, the nodes would hold {short[1]} of "

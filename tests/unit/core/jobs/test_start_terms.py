@@ -46,4 +46,7 @@ def test_a_job_waits_for_its_node_while_others_are_free() -> None:
     assert world.reason("one") == "InsufficientResources"
     assert world.reason("none") == "NeverFits"
     told = [why[0] for key, why in world.memory.reasons.items() if "Never" in str(why[0].code)]
-    assert [step.why for step in told[0].funnel][-1] == "not in spec.hosts", told
+    assert [step.why for step in told[0].funnel][-1] == "not in spec.hosts (gone)", told
+    assert told[0].message.startswith(
+        "it may use no node that has joined: not in spec.hosts (gone)"
+    )

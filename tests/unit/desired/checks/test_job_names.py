@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
+
 from reconciler.desired.apply import validate
 from reconciler.desired.checks import submission_checks
 from reconciler.desired.documents import document_reader
@@ -57,3 +59,40 @@ def test_a_job_whose_queue_is_gone_waits_with_the_words_of_the_check() -> None:
     world.cycle()
     (reason,) = world.memory.reasons[world.memory.jobs["lost"].reason_key]
     assert f"{reason.message} ({problem.place}:{problem.column})" == problem.told()
+
+
+POOLS = """apiVersion: muster/v1
+kind: NodePool
+metadata: {{name: {name}}}
+spec: {{hosts: "{hosts}", nodes: {{cpu: 4, memory: 1Gi}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("terms", "messages"),
+    [
+        ("hosts: n1", []),
+        ("excludeHosts: n1", []),
+        (
+            "excludeHosts: nosuch",
+            ["excludeHosts: no pool has a node nosuch; known: m1, n[1-2]"],
+        ),
+        (
+            "hosts: 'n1,gone[1-4]'",
+            ["hosts: no pool has a node gone1, gone2, gone3 and 1 more; known: m1, n[1-2]"],
+        ),
+        ("hosts: nosuch", ["hosts: no pool has a node nosuch; known: m1, n[1-2]"]),
+        (
+            "pools: [nosuch]",
+            ["there is no NodePool nosuch: the job waits until there is; known: a, b"],
+        ),
+    ],
+)
+def test_nodes_and_pools_that_are_not_there_are_named(terms: str, messages: list[str]) -> None:
+    text = LOST.partition("spec:")[0] + f"spec: {{{terms}, command: [sleep, '1']}}\n"
+    pools = "---\n".join(
+        POOLS.format(name=name, hosts=hosts) for name, hosts in (("a", "m1"), ("b", "n[1-2]"))
+    )
+    found = validate.check({"j.yaml": text.encode(), "p.yaml": pools.encode()}).status.problems
+    assert [one.message for one in found] == messages
+    assert all(one.severity == "warning" for one in found)
