@@ -16,7 +16,8 @@ _WRITTEN = "muster submit FILE.yaml for jobs; commit the file for any other kind
 #: Words of other systems and what to type instead.
 OTHER_WORDS: dict[str, str] = {
     # Slurm
-    "sbatch": "muster submit --gpus 1 --time 2h -- ./train.sh, or muster submit FILE.yaml",
+    "sbatch": "muster submit ./train.sh (its #SBATCH lines count), muster submit -- COMMAND, or "
+    "muster submit FILE.yaml",
     "srun": "muster run --gpus 1 -- COMMAND",
     "salloc": "muster run --pty --gpus 1 -- bash (allocates for as long as the shell runs)",
     "squeue": "muster jobs",
@@ -171,6 +172,11 @@ OTHER_OPTIONS: dict[str, tuple[str, ...]] = {
     "--nodelist": ("--set",),
     "--requeue": ("--retries",),
     "--duration": ("--for",),
+    "-o": ("--output-file",),
+    "-a": ("--array",),
+    "-G": ("--gpus",),
+    "-b": ("--begin",),
+    "--test-only": ("--dry-run",),
 }
 
 
@@ -189,6 +195,19 @@ OPTION_ADVICE: dict[str, str] = {
     "--owner": "the owner is your git identity",
     "--env": "variables are for jobs: muster submit --env",
     "--export": "variables are for jobs: muster submit --export",
+    "--mail-type": "to be told of your jobs by mail or chat: muster notify add me",
+    "--mail-user": "to be told of your jobs by mail or chat: muster notify add me",
+    "--ntasks-per-node": "--nodes N is one task on each of N nodes; --tasks N goes where there is "
+    "room, and --cpus and --gpus are of one task",
+    "--tasks-per-node": "--nodes N is one task on each of N nodes; --tasks N goes where there is "
+    "room, and --cpus and --gpus are of one task",
+    "--mem-per-cpu": "--memory is that of one task",
+    "--mem-per-gpu": "--memory is that of one task",
+    "--constraint": "for nodes with a label: --set nodeSelector.LABEL=VALUE",
+    "-C": "for nodes with a label: --set nodeSelector.LABEL=VALUE",
+    "--wait": "to wait for the end: muster run, or muster wait JOB",
+    "-W": "to wait for the end: muster run, or muster wait JOB",
+    "--parsable": "choose the name of the job: --name NAME",
 }
 #: Commands that take no further word, and where that word belongs.
 EXTRA_WORD_ADVICE: dict[str, str] = {

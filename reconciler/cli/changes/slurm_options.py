@@ -48,10 +48,13 @@ _ALIASES: Mapping[str, _Alias] = MappingProxyType(
         "--gres": _Alias("--gpus", gpu_count, of_node=True),
         "--mem": _Alias("--memory", memory_amount, of_node=True),
         "--output": _Alias("--output-file"),
+        "-o": _Alias("--output-file"),
         "--error": _Alias("--error-file"),
         "--nodelist": _Alias("--node"),
         "-w": _Alias("--node"),
         "-x": _Alias("--exclude"),
+        "-D": _Alias("--chdir"),
+        "-b": _Alias("--begin"),
     }
 )
 

@@ -16,6 +16,7 @@ import typer
 
 from reconciler.cli import context, lazy_import, terminal
 from reconciler.cli.changes import (
+    command_files,
     job_fields,
     overrides,
     sbatch_lines,
@@ -211,6 +212,8 @@ def submit(
     else:
         behind = at.meta[submit_options.BEHIND]
         script = submit_options.embedded_script(at, arguments, read_input, behind=behind)
+        if script is None and command_files.is_here(chdir, code, image):
+            command_files.check("submit", arguments)
         together, placement = submit_options.spread(nodes, tasks, most)
         problems: list[str] = []
         elements = submit_options.parse_array(array, problems)

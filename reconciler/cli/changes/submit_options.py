@@ -170,7 +170,7 @@ def _as_command(at: typer.Context, words: list[str]) -> str:
 
 
 #: Programs that run files of other languages than the shell's.
-_INTERPRETERS = {
+INTERPRETERS = {
     ".py": "python3",
     ".pl": "perl",
     ".r": "Rscript",
@@ -195,7 +195,7 @@ def _script_text(at: typer.Context, words: list[str], read_input: Callable[[], b
         terminal.fail(
             f"{path} {what}", terminal.USAGE, [f"To run a program that nodes have: {program}"]
         )
-    language = _INTERPRETERS.get(path.suffix.lower())
+    language = INTERPRETERS.get(path.suffix.lower())
     if language is not None and not text.startswith("#!"):
         meant = shlex.join(["muster", "submit", "--", language, *words])
         terminal.fail(

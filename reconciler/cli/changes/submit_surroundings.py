@@ -78,7 +78,7 @@ def variables(
         if not sign:
             problems.append(
                 f"--env: found {found_values.quote(word)}, expected NAME=VALUE. For the value that "
-                f"it has here: --export {name}"
+                f"it has here: --export {name}; for a file of standard error: --error-file {name}"
             )
         elif _is_name("--env", name, problems):
             found[name] = value

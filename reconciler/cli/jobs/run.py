@@ -11,6 +11,7 @@ import typer
 
 from reconciler.cli import context, lazy_import, retries, terminal
 from reconciler.cli.changes import (
+    command_files,
     job_fields,
     submit,
     submit_code,
@@ -106,6 +107,8 @@ def run(
     Example: muster run --code . --tasks 2 --gpus 1 --time 10m -- python3 check.py
     """
     run_terminal.require_terminal(command, pty=pty)
+    if command_files.is_here(chdir, code, image):
+        command_files.check("run", command)
     together, placement = submit_options.spread(nodes, tasks)
     given = job_fields.GivenFields(
         *(depends, chdir, image, attempts, priority_number, pools, hold, exclusive, output, error),

@@ -18,6 +18,7 @@ OPTIONS = [click.Option(["--queue", "-q"]), click.Option(["--hold"], is_flag=Tru
         ("--gres=gpu:2 --mem 4G x", "--gpus 2 --memory 4Gi x"),
         ("--mem=100 x", "--memory 100Mi x"),
         ("--output a --error=b x", "--output-file a --error-file b x"),
+        ("-o a -D b -b 2h x", "--output-file a --chdir b --begin 2h x"),
         # amounts of a node, a model, and values that are no options
         ("-n 4 --gres=gpu:2 --mem 4G x", "-n 4 --gres=gpu:2 --mem 4G x"),
         ("--gres=gpu:a100:2 x", "--gres=gpu:a100:2 x"),
