@@ -1,6 +1,6 @@
 """The table of jobs, and the words and times of its cells."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reconciler.cli import reason_order, terminal
@@ -12,6 +12,10 @@ FINISHED = frozenset(state.value for state in states.FINISHED_JOB_STATES)
 #: Least widths of columns in a short line: a reason keeps room for its code. Names shrink further
 #: if there is no other way.
 LEAST = {"NAME": 15, "QUEUE": 8, "REASON": 21}
+#: Columns that a short line does without, in this order, before names are cut below their least
+#: width; the first ones only where all their cells are the same, and say nothing.
+DROPPED = ("QUEUE", "RAN", "START", "WAITED")
+IF_SAME = frozenset({"QUEUE", "RAN"})
 WAITING = frozenset({"Pending", "Held"})
 #: In a line narrower than this, words of ends are cut to so many characters: `5/6, 1 fail…`.
 ROOMY, SHORT = 100, 5
@@ -60,11 +64,42 @@ def show(items: list[Json], now: float, *, wide: bool, recent: bool = False) -> 
         below = _move_down(rows, items, max(left, LEAST["REASON"]))
     right = "TASKS WAITED RAN DONE START RUN"
     headings.append("REASON")
+    if not is_whole:
+        _drop_columns(headings, rows)
     least, over = _least(headings, rows)
     if over and not is_whole:
         _move_codes_down(rows, below, max(least["REASON"] - over, len(AS_ABOVE)))
         least, _ = _least(headings, rows)
     terminal.print_table(headings, rows, right=right, cut=not is_whole, least=least, below=below)
+
+
+def _drop_columns(headings: list[str], rows: list[list[str]]) -> None:
+    """Leave out columns, one after the other, until names have room to be told apart."""
+    left: list[str] = []
+    for heading in DROPPED:
+        if heading not in headings or _overlong(_floors(headings, rows)) <= 0:
+            continue
+        place = headings.index(heading)
+        if heading in IF_SAME and len({row[place] for row in rows}) > 1:
+            continue
+        del headings[place]
+        for row in rows:
+            del row[place]
+        left += [] if heading in IF_SAME else [heading]
+    if left:
+        terminal.note(f"no room for {' and '.join(left)}: muster jobs -o wide")
+
+
+def _floors(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, int]:
+    """Return the width that each column needs, where names may be cut as long as others fit."""
+    columns = zip(headings, *rows, strict=True)
+    least = {heading: max(map(len, (heading, *cells))) for heading, *cells in columns}
+    return {name: min(size, LEAST.get(name, size)) for name, size in least.items()}
+
+
+def _overlong(least: Mapping[str, int]) -> int:
+    """Return by how many characters a line of such columns is too long."""
+    return sum(least.values()) + 2 * (len(least) - 1) - terminal.width()
 
 
 def _least(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[dict[str, int], int]:
@@ -75,10 +110,12 @@ def _least(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[dict
     """
     columns = zip(headings, *rows, strict=True)
     least = {heading: max(map(len, (heading, *cells))) for heading, *cells in columns}
-    for heading in ("NAME", "QUEUE"):
+    for heading in least.keys() & {"NAME", "QUEUE"}:
         least[heading] = min(least[heading], LEAST[heading])
-    over = sum(least.values()) + 2 * (len(least) - 1) - terminal.width()
+    over = _overlong(least)
     for heading in ("NAME", "QUEUE"):
+        if heading not in least:
+            continue
         given = min(max(0, over), least[heading] - terminal.NARROWEST)
         least[heading] -= max(0, given)
         over -= max(0, given)

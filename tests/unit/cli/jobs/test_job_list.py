@@ -73,3 +73,29 @@ def test_the_wait_of_what_was_evicted_is_that_since_then(
     job |= {"submitted": "1970-01-01T00:00:10Z", "ended": None}
     now = 60.0 if not tries else 50.0
     assert job_list._waited(job, now) == expected
+
+
+def _sweep(name: str, queue: str) -> dict[str, Any]:
+    reason = {"code": "InsufficientResources", "message": "1 CPU asked, none free", "never": False}
+    return {
+        "name": name, "queue": queue, "state": "Pending", "reasons": [reason], "array": True,
+        "elements": {"Succeeded": 5, "Failed": 1, "Pending": 1}, "attempts": [], "run": 1,
+        "submitted": "1970-01-01T00:00:00Z", "started": None, "ended": None, "path": "a.yaml",
+        "estimatedStart": "1970-01-02T00:00:00Z", "estimatedCertain": False,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("queues", [("default", "default"), ("default", "research")])
+def test_names_are_told_apart_in_a_line_of_80_columns(
+    queues: tuple[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    names = ("hostname-3fa81c", "hostname-77b0d2")
+    job_list.show([_sweep(*one) for one in zip(names, queues, strict=True)], 60.0, wide=False)
+    said = capsys.readouterr()
+    for name in names:
+        assert name in said.out
+    headings = said.out.splitlines()[0].split()
+    assert ("QUEUE" in headings) is (len(set(queues)) > 1)
+    assert ("muster jobs -o wide" in said.err) is ("START" not in headings)
+    assert all(len(line) <= 80 for line in said.out.splitlines())
