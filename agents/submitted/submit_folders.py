@@ -77,8 +77,8 @@ def find(
         if why:
             notes.append(
                 f"the folder {place.folder.path}, where it was submitted, is not on this node "
-                f"({why}): it starts in an empty folder. To fix: submit it in a folder that nodes "
-                "share"
+                f"({why}): it starts in an empty folder. To fix: send its files along (--code .), "
+                "or submit it in a folder that nodes share"
             )
     if place.python is not None:
         why = why_other(place.python, user, boot_id)
@@ -100,7 +100,8 @@ def unseen_by_container(place: SubmitPlace, *, chosen: bool) -> FoundPlace:
         return FoundPlace()
     note = (
         f"a container does not see the folder {place.folder.path}, where it was submitted: it "
-        "starts in an empty folder. To fix: an image or a volume with the files"
+        "starts in an empty folder. To fix: send its files along (--code .), or have them in an "
+        "image or a volume"
     )
     return FoundPlace(notes=(note,))
 

@@ -85,6 +85,7 @@ def test_a_folder_of_the_same_name_is_not_the_folder(bed: beds.Bed, project: Pat
     assert (job["state"], bed.output("moved") == f"{project}\n") == ("Succeeded", False)
     (attempt,) = job["attempts"]
     assert f"{project}, where it was submitted, is not on this node" in attempt["message"]
+    assert "--code ." in attempt["message"]
     assert "a folder of that name is another one" in attempt["message"]
     shown = muster(bed, project, "job", "moved")
     assert "is not on this node" in " ".join(shown.stdout.split())

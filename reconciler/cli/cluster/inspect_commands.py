@@ -57,8 +57,9 @@ def nodes(
 ) -> None:
     """List nodes and their allocated resources.
 
-    CPUS, GIB and GPUS show allocated/total. Pools in mode `observe` are marked: nothing is started
-    on their nodes.
+    CPUS, GIB and GPUS show what is allocated of what tasks may take, as the pool declares it; what
+    a node has beyond that is shown by muster node. Pools in mode `observe` are marked: nothing is
+    started on their nodes.
 
     Example: muster nodes -o wide
     """
@@ -66,18 +67,18 @@ def nodes(
         page = api.get("/v1/nodes")
         kept_nodes = reserved_nodes.read(api)
         is_data = output in (terminal.Output.JSON, terminal.Output.YAML)
-        observed = set() if is_data else _observed(api)
+        pools = {} if is_data else _pools(api)
     if is_data:
         terminal.print_document(page, output)
         return
     rows = [
         [
             item["name"],
-            (item.get("pool") or "-") + (OBSERVED if item.get("pool") in observed else ""),
+            (item.get("pool") or "-") + (OBSERVED if _is_observed(pools, item) else ""),
             item["state"],
-            _of(item, "cpu"),
-            _gib(item),
-            _gpus(item),
+            _of(item, node_details.offered(item, pools), "cpu"),
+            _gib(item, node_details.offered(item, pools)),
+            _gpus(item, node_details.offered(item, pools)),
             terminal.format_clocks(_message(kept_nodes, item)),
         ]
         for item in page["items"]
@@ -94,9 +95,14 @@ def _message(kept_nodes: list[Json], item: Json) -> str:
     return "; ".join(filter(None, (item.get("message"), kept)))
 
 
-def _observed(api: "api_client.ApiClient") -> set[str]:
-    """Return the pools in mode `observe`."""
-    return {one["name"] for one in api.get("/v1/pools")["items"] if one["observeOnly"]}
+def _pools(api: "api_client.ApiClient") -> dict[str, Json]:
+    """Return the pools by name."""
+    return {one["name"]: one for one in api.get("/v1/pools")["items"]}
+
+
+def _is_observed(pools: dict[str, Json], item: Json) -> bool:
+    """Return True if a node's pool is in mode `observe`."""
+    return bool(pools.get(item.get("pool") or "", {}).get("observeOnly"))
 
 
 def node(
@@ -118,7 +124,7 @@ def node(
     with context.controller(server, token_file) as api:
         page = api.get("/v1/nodes")
         kept_nodes = reserved_nodes.read(api)
-        observed = _observed(api)
+        pools = _pools(api)
     items = page["items"]
     item = next((one for one in items if one["name"] == name), None)
     if item is None:
@@ -127,10 +133,11 @@ def node(
         terminal.print_document(item, output)
         return
     kept = reserved_nodes.of_node(kept_nodes, name, time.time())
-    node_details.show(item, is_observed=item.get("pool") in observed, reserved=kept)
+    offered = node_details.offered(item, pools)
+    node_details.show(item, offered, is_observed=_is_observed(pools, item), reserved=kept)
 
 
-def _gpus(item: Json) -> str:
+def _gpus(item: Json, offered: Json) -> str:
     simulated = any(gpu["simulated"] for gpu in item["gpus"])
     bad = sum(gpu["state"] != "ok" for gpu in item["gpus"])
     busy = node_details.busy(item)
@@ -140,19 +147,17 @@ def _gpus(item: Json) -> str:
     given = sum(part["attempt"] is not None for part in parts)
     notes += [f"MIG {given}/{len(parts)}"] if parts else []
     notes += [busy] if busy else []
-    return " ".join([_of(item, "gpu"), *notes])
+    return " ".join([_of(item, offered, "gpu"), *notes])
 
 
-def _of(item: Json, resource: str) -> str:
+def _of(item: Json, offered: Json, resource: str) -> str:
     allocated = (item.get("allocated") or {}).get(resource, 0)
-    capacity = (item.get("capacity") or {}).get(resource, 0)
-    return f"{allocated:g}/{capacity:g}"
+    return f"{allocated:g}/{offered.get(resource, 0):g}"
 
 
-def _gib(item: Json) -> str:
+def _gib(item: Json, offered: Json) -> str:
     allocated = (item.get("allocated") or {}).get("memory", 0) / 2**30
-    capacity = (item.get("capacity") or {}).get("memory", 0) / 2**30
-    return f"{allocated:.3g}/{capacity:.3g}"
+    return f"{allocated:.3g}/{offered.get('memory', 0) / 2**30:.3g}"
 
 
 def queues(

@@ -1,5 +1,6 @@
 """One node on a terminal: facts, a table of GPUs, and GPU processes that belong to no task."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from reconciler.cli import terminal
@@ -22,11 +23,29 @@ def busy(item: Json) -> str:
     return f"{100 * sum(utilizations) / len(utilizations):.0f}% busy" if utilizations else ""
 
 
-def show(item: Json, *, is_observed: bool = False, reserved: str = "") -> None:
+def offered(item: Json, pools: Mapping[str, Json]) -> Json:
+    """Return what tasks may take of a node, by resource; what it has where no pool says it.
+
+    Args:
+        item: the node, of the API.
+        pools: by name; an older controller does not send what they offer.
+    """
+    has: Json = item.get("capacity") or {}
+    declared: Json = pools.get(item.get("pool") or "", {}).get("offered")
+    if not declared:
+        return has
+    # devices that are cut into instances are declared, and not taken as a whole
+    return {**declared, "gpu": min(declared.get("gpu", 0), has.get("gpu", 0))}
+
+
+def show(
+    item: Json, offers: Json | None = None, *, is_observed: bool = False, reserved: str = ""
+) -> None:
     """Print a node.
 
     Args:
         item: of the API.
+        offers: what tasks may take of it, by resource; None: all.
         is_observed: True if its pool is in mode `observe`.
         reserved: what keeps the node, now or later.
     """
@@ -39,8 +58,8 @@ def show(item: Json, *, is_observed: bool = False, reserved: str = "") -> None:
         ("Reserved", reserved),
         ("Notice", item.get("notice") or ""),
         ("Address", item["address"]),
-        ("CPUs", f"{item['capacity']['cpu']:g}"),
-        ("Memory", _gib(item["capacity"]["memory"])),
+        ("CPUs", _offered_of(item, offers, "cpu")),
+        ("Memory", _offered_of(item, offers, "memory")),
         ("Reported", terminal.format_clock(item["lastReport"]) if item["lastReport"] else "never"),
         ("Driver", _driver(driver, item["gpus"]) if driver else ""),
     ]
@@ -89,6 +108,14 @@ def _driver(driver: Json, gpus: Json) -> str:
         return f"{driver['state']}: {driver['message']}"
     cuda = f", CUDA {driver['cudaVersion']}" if driver["cudaVersion"] else ""
     return f"{driver['version']}{cuda}"
+
+
+def _offered_of(item: Json, offers: Json | None, resource: str) -> str:
+    """Return what tasks may take of a node, and what it has if that is something else."""
+    has = item["capacity"][resource]
+    given = has if offers is None else offers.get(resource, has)
+    shown, there = (_gib(one) if resource == "memory" else f"{one:g}" for one in (given, has))
+    return shown if shown == there else f"{shown} for tasks, as its pool declares; it has {there}"
 
 
 def _gib(amount: int | None) -> str:

@@ -350,7 +350,10 @@ class ApiClient:
         except (ValueError, KeyError, TypeError, AttributeError):
             return ApiError(f"{self.url}{path}: {answer.status} {answer.reason}", answer.status)
         if answer.status == 401:
-            message += "; --token-file or MUSTER_TOKEN_FILE names the file that holds yours"
+            message += (
+                "; --token-file or MUSTER_TOKEN_FILE names the file that holds yours. The token of "
+                f"`muster up` is another after each start of it: muster login {self.url}"
+            )
         return ApiError(
             message,
             answer.status,

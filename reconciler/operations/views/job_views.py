@@ -305,6 +305,7 @@ def pool_view(
         gpu_memory=of.gpu_memory_bytes,
         observe_only=of.observe_only,
         node_resources=amounts(of.node_resources),
+        offered=amounts(of.promised()),
         capacity=amounts(capacity),
         drains={name: _drain_view(one) for name, one in of.drains.items()},
         min=scales.minimum if scales else None,

@@ -297,7 +297,8 @@ class PoolView(json_format.View, frozen=True):
     """A pool: its nodes, and nodes by state.
 
     If the pool creates and deletes nodes, ``nodes`` and ``hosts`` are those that should exist now,
-    ``min`` and ``max`` bound their number, and ``instances`` counts instances by state.
+    ``min`` and ``max`` bound their number, and ``instances`` counts instances by state. ``offered``
+    is what tasks may take of each node, overcommit included.
     """
 
     name: str
@@ -309,6 +310,7 @@ class PoolView(json_format.View, frozen=True):
     gpu_memory: int | None
     observe_only: bool
     node_resources: AmountsView
+    offered: AmountsView
     capacity: AmountsView
     drains: dict[str, DrainView]
     min: int | None = None

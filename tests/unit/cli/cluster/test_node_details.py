@@ -58,9 +58,9 @@ def test_a_list_of_nodes_counts_instances_and_those_that_are_given() -> None:
         {"simulated": False, "state": "ok", "mig": parts},
     ]
     item = {"gpus": gpus, "allocated": {"gpu": 0}, "capacity": {"gpu": 2}}
-    assert inspect_commands._gpus(item) == "0/2 MIG 1/3"
+    assert inspect_commands._gpus(item, item["capacity"]) == "0/2 MIG 1/3"
     gpus[1]["mig"] = []
-    assert inspect_commands._gpus(item) == "0/2"
+    assert inspect_commands._gpus(item, item["capacity"]) == "0/2"
 
 
 def test_a_node_says_what_it_has_and_when_it_was_heard(capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,3 +128,20 @@ def test_what_is_said_of_several_layouts_is_said_once() -> None:
     gpus += [gpu(3, "was refused"), gpu(4, None), gpu(6, "")]
     found = [(node_details._ranges(of), told) for of, told in node_details._layout_messages(gpus)]
     assert found == [("0-2, 5", "waits until it is idle"), ("3", "was refused")]
+
+
+def test_totals_are_what_tasks_may_take_and_the_rest_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    item = msgspec.to_builtins(job_views.node_view(gpusamples.node(), ()))
+    item["capacity"] = {"cpu": 2, "memory": 4 * 2**30, "gpu": 0}
+    item["allocated"] = {"cpu": 1, "memory": 2**30, "gpu": 0}
+    pool = {"name": item["pool"], "offered": {"cpu": 1, "memory": 2**31, "gpu": 0}}
+    offers = node_details.offered(item, {item["pool"]: pool})
+    assert inspect_commands._of(item, offers, "cpu") == "1/1"
+    assert inspect_commands._gib(item, offers) == "1/2"
+    node_details.show(item, offers)
+    said = capsys.readouterr().out
+    assert "1 for tasks, as its pool declares; it has 2" in said
+    assert "2Gi for tasks, as its pool declares; it has 4Gi" in said
+    assert node_details.offered(item, {}) == item["capacity"], "a node that no pool declares"

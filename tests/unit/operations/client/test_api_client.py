@@ -139,6 +139,7 @@ def test_something_else_is_done_while_an_answer_is_made(served: Served) -> None:
     [
         ("refused", 403, True, "bob may not"),
         ("unknown", 401, True, "bob may not; --token-file or MUSTER_TOKEN_FILE names the file"),
+        ("unknown", 401, True, "`muster up` is another after each start of it: muster login http"),
         ("invalid", 422, False, "no"),
         ("denied", 400, True, "no"),
         ("gateway", 502, False, "/v1/gateway: 502 Bad Gateway"),
