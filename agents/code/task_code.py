@@ -162,7 +162,9 @@ class TaskCode:
             if disk_space.is_lack(problem):
                 raise disk_space.FullDiskError(f"code: {problem}") from None
             raise UnstartableError(f"code: {problem}", EndReason.STAGE_FAILED) from None
-        order: dict[str, Any] = {"folder": str(folder), "path": code.folder}
+        order: dict[str, Any] = {
+            "folder": str(folder), "path": code.folder, "packed_at": job_code.PACKED_AT
+        }  # fmt: skip
         if code.git:
             order |= {
                 "do": "git", "url": code.git, "revision": code.revision,

@@ -15,6 +15,8 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 ENTRIES_MAX = 1000
 NAMED_MAX = 5
 NAME_CHARACTERS_MAX = 60
+#: How many entries of the job's code are looked at, and how deep; what is beyond counts as changed.
+LOOKED_AT_MAX, DEPTH_MAX = 2000, 16
 _TO_KEEP = "To keep files: submit in a folder that nodes share, or name them in `stage.outputs`"
 
 
@@ -45,6 +47,7 @@ def left_text(root: str, attempt: str, copied: Collection[str] = ()) -> str:
 def _entries(root: str, attempt: str) -> list[_Entry]:
     """Return entries of an attempt's work folder, at most as many as are counted."""
     handles: list[int] = []
+    looked = _CodeLook()
     try:
         handles.append(os.open(f"{root}/attempts/{attempt}", _FOLDER))
         handles.append(os.open("work", _FOLDER, dir_fd=handles[0]))
@@ -52,8 +55,7 @@ def _entries(root: str, attempt: str) -> list[_Entry]:
             chosen = [
                 _Entry(one.name, one.is_dir(follow_symlinks=False))
                 for one, _ in zip(entries, range(ENTRIES_MAX), strict=False)
-                # what came with the job's code, and was not changed
-                if one.stat(follow_symlinks=False).st_mtime != job_code.PACKED_AT
+                if looked.is_changed(handles[1], one)
             ]
     except (OSError, ValueError):  # it is gone, or no folder any more
         return []
@@ -61,6 +63,33 @@ def _entries(root: str, attempt: str) -> list[_Entry]:
         for handle in handles:
             os.close(handle)
     return chosen
+
+
+class _CodeLook:
+    """A look for what a task has changed of the code that came with its job."""
+
+    def __init__(self) -> None:
+        self._left = LOOKED_AT_MAX
+
+    def is_changed(self, folder: int, entry: os.DirEntry[str], depth: int = 0) -> bool:
+        """Return False if an entry of an open folder is as it came with the code, with all in it.
+
+        Raises:
+            OSError: it is gone, or may not be read.
+        """
+        self._left -= 1
+        if self._left < 0 or depth > DEPTH_MAX:
+            return True
+        if entry.stat(follow_symlinks=False).st_mtime != job_code.PACKED_AT:
+            return True
+        if not entry.is_dir(follow_symlinks=False):
+            return False
+        handle = os.open(entry.name, _FOLDER, dir_fd=folder)
+        try:
+            with os.scandir(handle) as entries:
+                return any(self.is_changed(handle, one, depth + 1) for one in entries)
+        finally:
+            os.close(handle)
 
 
 def _shown(entry: _Entry) -> str:

@@ -121,6 +121,8 @@ def test_chdir_names_a_folder_in_the_code(bed: beds.Bed, project: Path) -> None:
     none = muster(bed, project, *words, "nowhere", "--", "true")
     assert none.returncode == 125
     assert "the code has no folder nowhere" in none.stderr
+    assert "keeps no" not in none.stdout + none.stderr, "what never started has written nothing"
+    assert "what it left" not in inner.stderr, "what came along is not left by the task"
 
 
 def test_elements_of_an_array_and_scripts_have_it_too(bed: beds.Bed, project: Path) -> None:

@@ -94,6 +94,7 @@ def test_a_folder_of_the_same_name_is_not_the_folder(bed: beds.Bed, project: Pat
 def test_a_folder_that_is_gone_is_named_where_the_command_fails(
     bed: beds.Bed, project: Path
 ) -> None:
+    (project / "train.py").chmod(0o755)
     done = muster(bed, project, "submit", "--dry-run", "--name", "gone", "--", "./train.py")
     project.rename(project.with_name("before"))
     commit(bed, {"gone.yaml": done.stdout})

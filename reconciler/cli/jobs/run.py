@@ -158,12 +158,13 @@ def attend(api: retries.Patient, name: str) -> int:
         terminal.note(f"{name} {job['state']}: {job['message'] or 'no task has run'}")
         return run_status.status_of(job)
     output = run_output.RunOutput(api, name)
-    output.follow(first)
+    if job["state"] not in wait.FINISHED or first in _begun(job):
+        output.follow(first)
     job = wait.wait_until(api, name, lambda item: item["state"] in wait.FINISHED)
-    output.finish(first)
-    for task in sorted(
-        {attempt["task"] for attempt in job["attempts"]} - {first}, key=run_status.place_of
-    ):
+    begun = _begun(job)
+    if first in begun:
+        output.finish(first)
+    for task in sorted(begun - {first}, key=run_status.place_of):
         output.print_rest(task)
     if job["state"] != "Succeeded":
         terminal.note(f"{name} {job['state']}: {job['message'] or 'see muster job ' + name}")
@@ -171,3 +172,8 @@ def attend(api: retries.Patient, name: str) -> int:
     for text in [one for one in notes if one not in job["message"]][:NOTES_MAX]:
         terminal.note(f"{name}: {text}")
     return output.code(run_status.status_of(job))
+
+
+def _begun(job: Json) -> set[str]:
+    """Return the tasks of a job that have ever started: no other has written anything."""
+    return {attempt["task"] for attempt in job["attempts"] if attempt.get("started")}

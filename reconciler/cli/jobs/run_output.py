@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TextIO
 
-from reconciler.cli import lazy_import, retries, terminal
+from reconciler.cli import lazy_import, retries, stream_position, terminal
 from reconciler.cli.logs import task_output
 from reconciler.model.values.text_lines import split_lines
 
@@ -46,6 +46,8 @@ class RunOutput:
         #: True if following began and broke off, so that the rest can't be told from the beginning.
         self._is_begun = False
         self._is_whole = False
+        #: What a node says that has no output; it goes without saying if the task never started.
+        self._none = b""
         self.missing: list[str] = []
 
     def follow(self, task: str) -> None:
@@ -60,11 +62,16 @@ class RunOutput:
 
     def _follow(self, query: dict[str, str]) -> Iterator[bytes]:
         for piece in self._api.follow(self._name, query):
+            if stream_position.is_none(piece):
+                self._none = piece
+                continue
             self._is_begun = True
             yield piece
 
     def finish(self, task: str) -> None:
-        """Show what is left of the first task once the job is over."""
+        """Show what is left of the first task, which has started, once the job is over."""
+        if self._none:
+            task_output.TaskOutput(sys.stdout).copy([self._none])
         if not self._is_whole and self._is_begun:
             self.missing.append("stdout")
         elif not self._is_whole:

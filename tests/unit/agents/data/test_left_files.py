@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from agents.code import code_worker
 from agents.data import left_files
+from reconciler.model.observed import job_code
 
 
 @pytest.fixture
@@ -42,6 +44,17 @@ def test_what_is_copied_out_is_not_lost(work: Path) -> None:
     for name in ("results", "notes"):
         (work / name).mkdir()
     assert "at its end: notes/. To" in text(work, "results/best")
+
+
+def test_code_that_came_along_is_not_left_and_what_was_changed_of_it_is(work: Path) -> None:
+    for path in ("part/deep/a.py", "whole/b.py"):
+        (work / path).parent.mkdir(parents=True)
+        (work / path).touch()
+    (work / "train.py").touch()
+    code_worker.date(str(work), job_code.PACKED_AT)
+    assert text(work) == ""
+    (work / "part/deep/a.py").write_text("another")
+    assert "at its end: part/. To" in text(work)
 
 
 def test_names_can_write_nothing_but_themselves(work: Path) -> None:
