@@ -81,24 +81,20 @@ def show(
             [one["name"], terminal.format_clocks(one["problem"]) or "ok"] for one in item["volumes"]
         ]
         terminal.print_table(["VOLUME", "STATE"], rows)
-    strangers = item.get("foreignGpuProcesses") or []
-    if strangers:
-        terminal.out.print()
-        terminal.out.print("GPU processes that belong to no task:", markup=False)
-        terminal.print_table(
-            ["GPU", "PID", "PROGRAM", "USER", "MEMORY"],
-            [
-                [
-                    str(p["gpu"]),
-                    str(p["pid"]),
-                    p["name"] or "-",
-                    p["user"] or "-",
-                    _gib(p["memory"]),
-                ]
-                for p in strangers
-            ],
-            right="GPU PID MEMORY",
-        )
+    _print_strangers(item.get("foreignGpuProcesses") or [])
+
+
+def _print_strangers(processes: list[Json]) -> None:
+    """Print the GPU processes that belong to no task, if there are any."""
+    if not processes:
+        return
+    terminal.out.print()
+    terminal.out.print("GPU processes that belong to no task:", markup=False)
+    rows = [
+        [str(p["gpu"]), str(p["pid"]), p["name"] or "-", p["user"] or "-", _gib(p["memory"])]
+        for p in processes
+    ]
+    terminal.print_table(["GPU", "PID", "PROGRAM", "USER", "MEMORY"], rows, right="GPU PID MEMORY")
 
 
 def _driver(driver: Json, gpus: Json) -> str:

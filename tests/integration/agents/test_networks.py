@@ -96,8 +96,29 @@ def test_tasks_reach_the_other_node_by_its_address_and_nothing_of_the_machine(
     said = (tmp_path / "nodes" / "gpu.two" / "logs" / "b.1.stdout").read_text().splitlines()
     cores = sorted(os.sched_getaffinity(0))
     assert said[0] == f"gpu-one gpu-two [{cores[1 % len(cores)]}]"
-    assert set(said[1].split()) >= {"lo", "eth0"}
+    assert set(said[1].split()) >= {"lo", network_namespaces.INTERFACE}
     assert said[2] == "alone"
+
+
+def test_nodes_know_the_names_of_all_nodes_and_those_of_the_machine(
+    network: network_namespaces.Network,
+) -> None:
+    """Without its own name a framework takes loopback for its address."""
+
+    def asks(seat: network_namespaces.Seat, name: str) -> str:
+        words = [*seat.enter, "getent", "ahostsv4", name]
+        said = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
+        return said.split()[0]
+
+    one = network.add("gpu.one")
+    hosts = Path("/etc/hosts").read_bytes()
+    # a node that is there sees those that come later, because the file is the same
+    two = network.add("gpu_two")
+    for seat in (one, two):
+        assert asks(seat, "gpu.one") == asks(seat, "gpu-one") == one.address
+        assert asks(seat, "gpu_two") == asks(seat, "gpu-two") == two.address
+        assert asks(seat, "localhost") == "127.0.0.1"
+    assert Path("/etc/hosts").read_bytes() == hosts
 
 
 def test_what_a_killed_one_has_left_is_removed(tmp_path: Path) -> None:

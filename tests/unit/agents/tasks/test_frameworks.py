@@ -11,7 +11,7 @@ from agents.tasks.node_context import NodeContext
 from reconciler.core.jobs import gang_ranks
 from reconciler.model.observed.host_facts import Host, RdmaPort
 from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
-from reconciler.model.state.records import RankPlacement
+from reconciler.model.state.records import Inventory, RankPlacement
 from reconciler.model.values import hostlists
 from tests import ordering
 
@@ -40,7 +40,7 @@ def test_every_gang_is_told_its_ranks() -> None:
         "MUSTER_RANK": "5", "MUSTER_WORLD_SIZE": "7", "MUSTER_LOCAL_RANK": "1",
         "MUSTER_LOCAL_WORLD_SIZE": "3", "MUSTER_NODE_RANK": "1", "MUSTER_NODE_COUNT": "2",
         "MUSTER_HOSTS": "gpu[009-010]", "MUSTER_MASTER_ADDR": "10.0.0.9",
-        "MUSTER_MASTER_PORT": "29500",
+        "MUSTER_MASTER_PORT": "29500", "MUSTER_NODE_ADDRESS": "10.0.0.10",
     }  # fmt: skip
     assert {name: found.get(name) for name in expected} == expected
     assert found["NCCL_IB_DISABLE"] == "1"
@@ -222,6 +222,19 @@ def ports(*rates: int | None, state: str = "ACTIVE") -> Host:
 )  # fmt: skip
 def test_the_fabric(host: Host | None, interface: str, expected: dict[str, str]) -> None:
     assert nccl_interfaces.settings(host, interface) == expected
+
+
+def test_a_worker_of_ray_asks_nobody_before_it_ends_unless_its_job_wants_it() -> None:
+    name = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"
+    assert environment("ray")[name] == "0"
+    assert environment("ray", environment={name: "9"})[name] == "9"
+    assert name not in environment("torchrun")
+
+
+def test_the_interface_that_is_named_need_not_be_one_of_this_process() -> None:
+    found = Inventory(address="203.0.113.77", host=Host())
+    assert "GLOO_SOCKET_IFNAME" not in nccl_interfaces.of_node(found)
+    assert nccl_interfaces.of_node(found, "eth7")["GLOO_SOCKET_IFNAME"] == "eth7"
 
 
 def test_the_interface_of_an_address() -> None:
