@@ -803,18 +803,19 @@ def test_names_give_way_to_codes(capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert max(map(len, (heading, first, second))) <= 80
     assert first.endswith("  InsufficientResources")
-    assert first.split()[0] == "pretrainin…"
+    assert first.split()[0] == "pretraining-of-the-l…"
+    assert "QUEUE" not in heading, "the same in all rows"
     assert "  0/2, 2 canc…  " in second
     assert second.endswith("  as above")
 
 
 def test_codes_without_room_stand_below_whole(capsys: pytest.CaptureFixture[str]) -> None:
-    tasks = {"running": 3, "min": 2, "max": 6}
+    tasks = {"running": 3000, "min": 2000, "max": 60000}
     behind = [{"code": "Behind", "message": "others go first, which " * 4}]
     items = [
         _item("pretraining-of-the-large-model", reasons=LACKS, tasks=tasks),
         _item("sweep-over-all", reasons=LACKS, array=True, elements=CANCELLED),
-        _item("last-of-all", reasons=behind),
+        _item("last-of-all", queue="q", reasons=behind),
     ]
     job_list.show(items, 0.0, wide=False)
     lines = capsys.readouterr().out.splitlines()
@@ -822,7 +823,7 @@ def test_codes_without_room_stand_below_whole(capsys: pytest.CaptureFixture[str]
     rows = [line for line in lines if not line.startswith("    ")]
     assert rows[0].split()[3:5] == ["TASKS", "DONE"]
     assert [line.split()[-1] for line in rows[1:]] == ["-", "above", "Behind"]
-    assert "  3 of 2-6  " in rows[1]
+    assert "  3000 of 2000-60000  " in rows[1]
     assert "  0/2, 2 canc…  " in rows[2]
     assert lines[2].startswith("    InsufficientResources: 8 GPUs asked; 5 nodes")
 
