@@ -31,7 +31,6 @@ LOST = (
 )
 #: Why an attempt of a run that has not begun here is shown.
 _EARLIER = "the store knows an earlier run of its job that is not over"
-OF_NOBODY = "neither the store nor git has a job of its name: it ends once nodes are named"
 #: The parts of an attempt's id behind the job's name.
 _PARTS_BEHIND_NAME = 6
 #: The highest number that is skipped because a node says so, which it may make up.
@@ -171,7 +170,9 @@ class _Taker:
             if attempt is None:
                 early = self._of_next_run(one, held.get(one.id))
                 if early is None and one.id not in proven and self._is_of_nobody(one):
-                    early = records.UnprovenAttempt(one, held.get(one.id), OF_NOBODY)
+                    early = records.UnprovenAttempt(
+                        one, held.get(one.id), unproven_attempts.OF_NOBODY
+                    )
                 if early is not None:
                     unproven[early.report.id, 0, "", 0] = early
                 continue

@@ -15,6 +15,8 @@ from reconciler.model.state.states import AttemptState
 
 #: The most of one node that are kept. No node runs so many tasks.
 UNPROVEN_MAX = 4096
+#: Doubt about a task whose job nobody knows: nothing follows from its end.
+OF_NOBODY = "neither the store nor git has a job of its name: it ends once nodes are named"
 _ALIVE = (
     AttemptState.FETCHING,
     AttemptState.READY,
@@ -113,9 +115,11 @@ def follow(
     """Follow what becomes of unproven attempts, by a report that does not tell what it holds."""
     told = {one.id: one for one in report.attempts}
     kept = tuple(
-        msgspec.structs.replace(one, report=told.get(one.report.id, one.report))
+        now
         for one in node.unproven
         if one.report.id in told or not report.complete or _is_over(one)
+        for now in [msgspec.structs.replace(one, report=told.get(one.report.id, one.report))]
+        if now.report.state is not AttemptState.ENDED or _is_over(now)
     )
     if kept != node.unproven:
         _forget(context, node, kept)
@@ -139,4 +143,5 @@ def _forget(
 
 
 def _is_over(one: records.UnprovenAttempt) -> bool:
-    return one.report.state is AttemptState.ENDED
+    """Return True if a task has ended, and somebody has to know it."""
+    return one.report.state is AttemptState.ENDED and one.doubt != OF_NOBODY

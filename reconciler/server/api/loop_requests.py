@@ -12,7 +12,7 @@ from litestar.params import JSONBody
 
 from reconciler.model.protocol import loop_messages
 from reconciler.model.state import adoption_state, records
-from reconciler.model.state.states import JobState
+from reconciler.model.state.states import AttemptState
 from reconciler.model.values import suggestions, times
 from reconciler.server import errors
 from reconciler.server.auth import authentication, hook_signatures
@@ -22,7 +22,6 @@ from reconciler.server.server_store import ServerStore
 
 #: A job that runs, of which other tasks may have run.
 IN_PART = "runs in part"
-_ALIVE = (JobState.STARTING, JobState.RUNNING)
 
 
 class Hooked(msgspec.Struct, frozen=True):
@@ -190,10 +189,12 @@ def _waiting(store: ServerStore, whys: Mapping[str, str]) -> Iterator[WaitingJob
     """Yield what the store knows of jobs, those of one queue and owner together."""
     known = store.reader.newest_states(whys)
     found = {name: store.reader.run(known[name][0]) for name in whys if name in known}
+    alive = store.reader.attempts_alive() if whys else []
+    runs = {one.job_key for one in alive if one.state is not AttemptState.UNKNOWN}
     for name in sorted(whys, key=lambda one: _place(one, found.get(one))):
         record = found.get(name)
         why = whys[name]
-        if record is not None and why == adoption_state.MAY_HAVE_RUN and record.state in _ALIVE:
+        if record is not None and why == adoption_state.MAY_HAVE_RUN and record.key in runs:
             why = IN_PART
         yield WaitingJob(
             name=name,

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from reconciler.core import reconcile
-from reconciler.core.jobs import takeover
+from reconciler.core.jobs import takeover, unproven_attempts
 from reconciler.model import desired
 from reconciler.model.state import outcome, records
 from reconciler.model.state.states import AttemptState, EndReason, JobState
@@ -627,16 +627,23 @@ def test_a_part_of_an_elastic_gang_is_not_too_small_while_the_rest_may_run() -> 
     assert [bed.world.memory.attempts[one].stop for one in ids] == [None, None]
 
 
-def test_what_runs_of_a_job_that_nobody_knows_goes_on_until_somebody_names_its_node() -> None:
+@pytest.mark.parametrize("ends", ["by choice", "itself", "unheard"])
+def test_what_runs_of_a_job_that_nobody_knows_goes_on_until_somebody_names_its_node(
+    ends: str,
+) -> None:
     """A job without a file in git, whose note nothing proves once the key is lost."""
     bed = Recovering("a")
     unknown = bed.id_of("a").replace("a.", "short.", 1)
     bed.tell("n1", runs(unknown))
-    assert bed.unproven("n1") == [(unknown, takeover.OF_NOBODY)]
+    assert bed.unproven("n1") == [(unknown, unproven_attempts.OF_NOBODY)]
     assert bed.world.engine.update("n1", bed.world.structure, bed.world.memory).payload == b""
-    bed.settle("n1")
+    if ends == "by choice":
+        bed.settle("n1")
+    elif ends == "itself":
+        bed.tell("n1", ended(unknown), held=False)
+    else:
+        bed.tell("n1")
     assert bed.unproven("n1") == []
-    assert bed.world.engine.update("n1", bed.world.structure, bed.world.memory).payload
 
 
 @pytest.mark.parametrize("choice", ["none yet", "over", "start"])

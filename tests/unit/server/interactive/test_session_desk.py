@@ -32,7 +32,7 @@ def _grants(count: int, **changes: Any) -> list[relay_messages.SessionGrant]:
 def test_one_person_does_not_fill_a_node() -> None:
     wish = _wish()
     full = _grants(session_desk.USER_MAX, node=wish.attempt.node)
-    with pytest.raises(session_desk.TooManySessionsError, match="^ada has"):
+    with pytest.raises(session_desk.TooManySessionsError, match=r"^ada has"):
         session_desk.require_room(full, wish)
     session_desk.require_room(full, _wish("bob"))
 
