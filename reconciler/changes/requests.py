@@ -50,7 +50,8 @@ class AddJob(msgspec.Struct, frozen=True):
 
     ``submission`` identifies one that may wait for git; its commit says so, and there is only one
     such commit. Empty: it can't. ``waited_since`` is since when it waits, in seconds since the
-    epoch; 0: it is tried for the first time.
+    epoch; 0: it is tried for the first time. ``spent`` tells why the contents would start nothing,
+    if they are new in the repository; empty: they would.
     """
 
     text: str
@@ -59,6 +60,7 @@ class AddJob(msgspec.Struct, frozen=True):
     permit: Permit | None = None
     submission: str = ""
     waited_since: float = 0.0
+    spent: Callable[[], str] | None = None
 
 
 class EditObject(msgspec.Struct, frozen=True):

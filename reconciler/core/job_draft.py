@@ -25,6 +25,7 @@ class JobDraft:
     __slots__ = (
         "base",
         "declared_over",
+        "described",
         "elements",
         "ended_at",
         "ephemeral",
@@ -51,6 +52,7 @@ class JobDraft:
         self.removed = record.removed
         self.declared_over = record.declared_over
         self.ephemeral = record.ephemeral
+        self.described = record.described
         self.message = record.message
         self.reason_key = record.reason_key
         self.is_new = False
@@ -97,6 +99,7 @@ class JobDraft:
             and self.removed is base.removed
             and self.declared_over is base.declared_over
             and self.ephemeral is base.ephemeral
+            and self.described == base.described
             and self.message == base.message
             and self.reason_key == base.reason_key
         ):
@@ -113,6 +116,7 @@ class JobDraft:
             removed=self.removed,
             declared_over=self.declared_over,
             ephemeral=self.ephemeral,
+            described=self.described,
             message=self.message,
             reason_key=self.reason_key,
         )

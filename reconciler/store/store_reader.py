@@ -17,6 +17,7 @@ from reconciler.model.policy import drift_kinds
 from reconciler.model.policy.drift_kinds import DriftRemedy
 from reconciler.model.state import events, instance_records, pending_reasons, records
 from reconciler.model.state.pending_reasons import Reason
+from reconciler.model.values import run_set
 from reconciler.store import codec, database, loop_records, migrations, schema, statements
 from reconciler.store.errors import StoreError
 
@@ -111,12 +112,16 @@ class StoreReader:
     ) -> records.JobRecord | None:
         """Return one run of a job with its notes, the newest unless ``run`` is given.
 
-        If the job is no longer listed, return the run that began last. With ``ended_by``, in
+        If the job is no longer listed, return the run that began last, and if its document is that
+        of an earlier run again, return that one. With ``ended_by``, in
         seconds since the epoch, return the run that began last of those that had ended by then.
         """
         rows = self.rows(statements.run_of_job(name, run, ended_by))
         if not rows:
             return None
+        if run is None and ended_by is None and (key := codec.job(rows[0].body).described):
+            table = schema.JOBS.c
+            rows = self.rows(sa.select(table.key, table.body).where(table.key == key)) or rows
         notes = schema.NOTES.c
         found = self.rows(sa.select(notes.element, notes.body).where(notes.job_key == rows[0].key))
         with database.told(self.url):
@@ -128,6 +133,11 @@ class StoreReader:
         with database.told(self.url):
             rows = self.rows(sa.select(table.body).where(table.key == key))
             return codec.job(rows[0].body) if rows else None
+
+    def has_begun(self, key: str) -> bool:
+        """Return True if a run with a key began, or may never begin; its record may be gone."""
+        known = schema.RUNS.c
+        return bool(self.rows(sa.select(known.digest).where(known.digest == run_set.digest(key))))
 
     def holders_of(
         self, names: Collection[str], since: float = -math.inf, until: float = math.inf

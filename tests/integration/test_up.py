@@ -179,18 +179,75 @@ def test_a_job_that_comes_back_as_it_was_starts_nothing_and_says_so(up: Up) -> N
     assert muster(up.folder, *asked).returncode == 0
     assert muster(up.folder, "cancel", "back").returncode == 0
     assert muster(up.folder, "wait", "back").stdout == "back: Cancelled\n"
-    back = muster(up.folder, *asked)
-    assert back.returncode == 0
-    assert re.fullmatch(
-        r"committed \([0-9a-f]{12}\), but nothing starts: run 1 is Cancelled "
-        "already, and a run happens once. To fix: muster rerun back",
-        back.stderr.splitlines()[0],
+    refused = (
+        "nothing would start: run 1 of Job/back with the same contents is Cancelled already, and a "
+        "run happens once. To run it again: spec.run: 2 (--set run=2), or another name"
     )
-    other = muster(up.folder, "cancel", "back")
-    assert other.returncode == 0
+    back = muster(up.folder, *asked)
+    assert (back.returncode, back.stdout) == (1, "")
+    assert refused in back.stderr
     changed = muster(up.folder, "submit", "--name", "back", "--", "true")
     assert "warning" not in changed.stderr
     assert muster(up.folder, "wait", "back").stdout == "back: Succeeded\n"
+    assert muster(up.folder, "cancel", "back").returncode == 0
+    # other contents had the name in between, and it is the same run all the same
+    for way in ((), ("--dry-run",)):
+        again = muster(up.folder, "submit", *way, *asked[1:])
+        assert (again.returncode, refused in again.stderr) == (1, True), again.stderr
+    second = muster(up.folder, "submit", "--set", "run=2", *asked[1:])
+    assert second.returncode == 0, second.stderr
+    assert muster(up.folder, "cancel", "back").returncode == 0
+
+
+def test_the_controller_commits_nothing_that_would_start_nothing(up: Up, tmp_path: Path) -> None:
+    found = endpoints.find(None, None, up.folder)
+    place = ("--server", found.url, "--token-file", str(found.token_file))
+    for number, text in enumerate(("one", "two", "one")):
+        (tmp_path / "there.yaml").write_text(
+            "apiVersion: muster/v1\nkind: Job\nmetadata: {name: there}\n"
+            f"spec: {{command: [echo, {text}]}}\n"
+        )
+        done = muster(tmp_path, "submit", *place, "there.yaml")
+        if number < 2:
+            assert done.returncode == 0, done.stderr
+            assert muster(tmp_path, "wait", *place, "there").stdout == "there: Succeeded\n"
+            assert muster(tmp_path, "cancel", *place, "there").returncode == 0
+            continue
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "run 1 of Job/there with the same contents is Succeeded already" in done.stderr
+    last = git_out(up.folder, "log", "-1", "--format=%s")
+    assert last == "Cancel Job/there"
+
+
+def git_out(clone: Path, *words: str) -> str:
+    command = ["git", "-C", str(clone), *words]
+    done = subprocess.run(
+        command, check=True, timeout=LONG_S, env=environment(), capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+def test_the_contents_that_a_document_has_now_are_what_is_answered_for(up: Up) -> None:
+    """Whoever edits a file back gets the run of those contents, and nothing of the one between."""
+    clone, found = up.folder, endpoints.find(None, None, up.folder)
+    for text in ("one", "two", "one"):
+        document = (
+            "apiVersion: muster/v1\nkind: Job\nmetadata: {name: edited}\n"
+            f"spec: {{command: [sh, -c, 'echo {text}; test {text} = one']}}\n"
+        )
+        (clone / "jobs" / "edited.yaml").write_text(document)
+        for words in (("add", "-A"), ("commit", "-qm", text)):
+            git_out(clone, *words)
+        made = git_out(clone, "rev-parse", "HEAD")
+        with api_client.ApiClient(found) as api:
+            ends_at = time.monotonic() + LONG_S
+            while api.get("/v1/sync")["sync"]["attemptedRevision"] != made:
+                assert time.monotonic() < ends_at
+                time.sleep(0.1)
+        wanted = "Succeeded" if text == "one" else "Failed"
+        waited = muster(up.folder, "wait", "edited")
+        assert waited.stdout == f"edited: {wanted}\n", waited.stderr
+        assert muster(up.folder, "logs", "edited").stdout == f"{text}\n"
 
 
 def test_the_same_run_again_runs_nothing_and_says_so(up: Up) -> None:

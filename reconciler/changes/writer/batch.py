@@ -269,6 +269,8 @@ class Batch:
             present = taken[0]
             message = requests.name_is_taken(request.name, present)
             return RequestResult("refused", present, message=message)
+        if request.spent is not None and (why := request.spent()):
+            raise requests.ConflictError(why)
         if path in self._changed.files or self._index.has_file(path):
             before = self._changed.text(path)
             text = yaml_edit.append_document(before, request.text) if before else request.text

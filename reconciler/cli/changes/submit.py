@@ -315,6 +315,8 @@ def _submit(
             is_named = warning.startswith(f"{result.name} ")
             terminal.note(f"warning: {'' if is_named else f'{result.name}: '}{warning}")
     exit_if_withheld(results)
+    if any(one.but for one in results):
+        raise typer.Exit(terminal.ERROR)
 
 
 def report_change(

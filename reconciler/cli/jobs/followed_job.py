@@ -142,6 +142,8 @@ def _submit(
     owner = context.identity(None if to.clone is None else to.clone.root)
     request = change_requests.Submit(job_document.job_text(options), owner)
     results = local_changes.carry_out([request], to)
+    for but in (one.but for one in results if one.but):
+        raise change_requests.ChangeError(f"{options.name} is committed, but {but}")
     is_mine = not any(map(change_requests.is_there, results))
     made = next(
         (f" ({submit.submitted_as(one, to)})" for one in results if one.commit or one.ephemeral), ""
@@ -149,8 +151,6 @@ def _submit(
     terminal.note(
         f"submitted {options.name}{made}" if is_mine else _found_there(options.name, *place)
     )
-    for but in (one.but for one in results if one.but):
-        terminal.note(f"but {but}")
     leaving.submitted(is_mine=is_mine)
     for warning in (warning for result in results for warning in result.warnings):
         terminal.note(f"warning: {warning}")

@@ -13,6 +13,7 @@ from reconciler.core import job_errors
 from reconciler.core.cycle import cycle_events, cycle_jobs
 from reconciler.model import desired
 from reconciler.model.policy import access
+from reconciler.model.rules import past_runs
 from reconciler.model.state import ephemeral_requests, records
 from reconciler.model.state.states import JobState
 
@@ -171,7 +172,10 @@ def _why_taken(
     if record is not None and record.spec.owner != spec.owner:  # others may depend on how it ended
         return f"Job/{name} of {record.spec.owner or 'nobody'} has this name. {fix}"
     if jobs.has_begun(spec.key):
-        return f"this very run of Job/{name} was before. {fix}, or `muster rerun {name}`"
+        is_last = record is not None and record.key == spec.key
+        if is_last:
+            return f"this very run of Job/{name} was before. {fix}, or `muster rerun {name}`"
+        return past_runs.why_not_again(spec.key, "over", record.spec.run if record else 0)
     return ""
 
 

@@ -16,6 +16,7 @@ from reconciler.core import cycle_attempts, cycle_cache, cycle_context, job_draf
 from reconciler.core.cycle import cycle_events, cycle_jobs
 from reconciler.core.jobs import run_terms
 from reconciler.model import desired
+from reconciler.model.rules import past_runs
 from reconciler.model.state import outcome, records, scheduler_state
 from reconciler.model.state.states import AttemptState, JobState
 
@@ -161,7 +162,7 @@ def admit(context: cycle_context.CycleContext, desired_state: desired.Desired) -
     names, without = compared.look(desired_state, jobs.known, context.observed.active, touched)
     for name in names:
         record, spec = jobs.known.get(name), documents[name]
-        if record is None or record.spec is not spec:
+        if record is None or record.spec is not spec or record.described:
             with job_errors.JobErrorScope(name):
                 admit_job(context, spec, desired_state.structure)
     recovery = desired_state.recovery
@@ -189,9 +190,12 @@ def admit_successors(context: cycle_context.CycleContext, desired_state: desired
     for name in context.jobs.finished_now:
         spec = desired_state.jobs.get(name)
         draft = context.jobs.drafts.get(name)
-        if spec is None or draft is None or context.jobs.has_begun(spec.key):
+        if spec is None or draft is None:
             continue
-        if draft.spec.key != spec.key:
+        if context.jobs.has_begun(spec.key):
+            past = spec.key if draft.spec.key != spec.key else ""
+            _describe_again(jobs, context.events, draft.record(), past)
+        elif draft.spec.key != spec.key:
             with job_errors.JobErrorScope(name):
                 context.jobs.archive_finished(name)
                 admit_job(context, spec, structure)
@@ -216,6 +220,7 @@ def admit_job(
             jobs.add(spec)
         return
     if record.key == spec.key:
+        _describe_again(jobs, events, record, "")
         if record.ephemeral and spec.path and record.spec.owner == spec.owner:
             _take_into_git(jobs, spec)
         if not record.finished and record.spec != spec:
@@ -225,6 +230,8 @@ def admit_job(
                 _keep_owner(jobs, events, spec, record.spec.owner)
         return
     if jobs.has_begun(spec.key):
+        if record.finished:
+            _describe_again(jobs, events, record, spec.key)
         return
     if record.finished:
         jobs.add(spec)
@@ -246,6 +253,24 @@ def admit_job(
         draft.removed = True
         draft.message = f"replaced by run {spec.run}"
         events.add("JobReplaced", draft.message, job=spec.name)
+
+
+def _describe_again(
+    jobs: cycle_jobs.CycleJobs,
+    events: cycle_events.CycleEvents,
+    record: records.JobRecord,
+    key: str,
+) -> None:
+    """Note that a document describes an earlier run again; ``key`` empty: that it does not.
+
+    Nothing starts. Whoever asks for the job gets the run that the document describes.
+    """
+    if record.described == key or (draft := jobs.draft(record.name)) is None:
+        return
+    draft.described = key
+    if key:
+        why = past_runs.why_not_again(key, "over", record.spec.run)
+        events.add("JobChangeIgnored", why, job=record.name)
 
 
 def _take_into_git(jobs: cycle_jobs.CycleJobs, spec: desired.Job) -> None:

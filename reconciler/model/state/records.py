@@ -69,6 +69,8 @@ class JobRecord(msgspec.Struct, frozen=True):
     sparse. ``reason_key`` points into ``Observed.reasons`` while it is pending. ``removed`` is set
     if its document left the repository while it was alive, ``declared_over`` if somebody said that
     it counts as done, as after a restore. ``ephemeral``: no file in git describes it.
+    ``described`` is the key of an earlier run that its document describes again, since this one
+    ended; empty: none.
     """
 
     spec: desired.Job
@@ -84,6 +86,7 @@ class JobRecord(msgspec.Struct, frozen=True):
     reason_key: str = ""
     declared_over: bool = False
     ephemeral: bool = False
+    described: str = ""
 
     @property
     def name(self) -> str:

@@ -334,7 +334,8 @@ def _in_clone(
     try:
         if isinstance(change, change_requests.Submit):
             standing = target.standing
-            return submission.submit(change, clone, dry_run=dry_run, standing=standing)
+            spent = previous_runs.SpentRuns(endpoint)
+            return submission.submit(change, clone, dry_run=dry_run, standing=standing, spent=spent)
         if isinstance(change, change_requests.DrainRequest):
             return _drain(change, clone, dry_run=dry_run)
         if endpoint is not None:

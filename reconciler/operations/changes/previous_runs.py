@@ -1,7 +1,7 @@
 """Tells who submits a job anew, as it was when its run ended, that nothing starts.
 
 A run happens once: a document that comes back with the same run and the same work is that run. Only
-the controller knows, and only once it has read the commit: so it is asked before and after.
+the controller knows. It is asked before a commit, and again once it has read the commit.
 """
 
 import contextlib
@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
-from reconciler.changes import yaml_edit
+from reconciler.changes import requests, yaml_edit
 from reconciler.desired.documents import document_reader
+from reconciler.model.rules import past_runs
 from reconciler.model.state import states
-from reconciler.operations.changes import change_requests
+from reconciler.operations.changes import change_requests, rerun_edit
 from reconciler.operations.client import api_client, endpoints
 
 #: The most names of a submission to look up; for more, none is.
@@ -112,15 +113,64 @@ def ended(names: Collection[str], endpoint: endpoints.Endpoint | None) -> dict[s
     return found
 
 
+class SpentRuns:
+    """What a controller knows of contents that are about to be committed in a clone.
+
+    Args:
+        endpoint: the controller; None: nobody is asked.
+    """
+
+    def __init__(self, endpoint: endpoints.Endpoint | None) -> None:
+        self._endpoint = endpoint
+        self._asked = 0
+
+    def __call__(self, document: Mapping[str, Any]) -> str:
+        """Return why a document of a job would start nothing.
+
+        Empty: it would, as far as is known. A clone can be worked in without a controller, so
+        nobody is asked any more once it did not answer, or about more jobs than ``NAMES_MAX``.
+        """
+        if self._endpoint is None or self._asked >= NAMES_MAX:
+            return ""
+        self._asked += 1
+        try:
+            key = rerun_edit.run_key(document)
+            with api_client.ApiClient(self._endpoint, timeout_s=LOOK_S, answer_s=LOOK_S) as api:
+                return self._why(api, str(document["metadata"]["name"]), key)
+        except requests.ConflictError:
+            return ""  # it is refused for that
+        except (api_client.ApiError, endpoints.EndpointError):
+            self._endpoint = None
+            return ""
+
+    def _why(self, api: api_client.ApiClient, name: str, key: str) -> str:
+        try:
+            job = api.get(f"/v1/jobs/{name}", key=key)["job"]
+            newest = api.get(f"/v1/jobs/{name}")["job"]["run"]
+        except api_client.ApiError as error:
+            if error.status == 404:
+                return ""
+            if error.status == 410:
+                return past_runs.why_not_again(key, "over")
+            raise
+        is_over = job["removed"] or job["state"] in states.FINISHED_JOB_STATES
+        # a controller of an earlier version shows the newest run whatever is asked
+        return (
+            past_runs.why_not_again(key, job["state"], newest)
+            if is_over and job.get("key") == key
+            else ""
+        )
+
+
 def without_start(
     before: Mapping[str, PreviousRun], endpoint: endpoints.Endpoint | None
 ) -> dict[str, str]:
-    """Return why nothing starts, by name of jobs that are as ``before`` after their commit was
-    read.
+    """Return why nothing starts, by name of jobs that have no newer run than ``before`` after
+    their commit was read.
     """
     return {
         name: f"nothing starts: run {run.run} is {run.state} already, and a run happens once. "
         f"To fix: muster rerun {name}"
         for name, run in ended(before, endpoint).items()
-        if run == before[name]
+        if run.submitted <= before[name].submitted
     }

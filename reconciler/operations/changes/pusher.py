@@ -6,6 +6,7 @@ in the repository (run numbers, lists) is worked out by the writer from the very
 commit is made upon, again each time that somebody else was faster.
 """
 
+import functools
 import itertools
 import logging
 import time
@@ -40,6 +41,8 @@ class LastRun(msgspec.Struct, frozen=True):
 
 #: Returns the newest run of a job by its name; None if unknown.
 LastRuns = Callable[[str], LastRun | None]
+#: Returns why the contents of a run, by its key, would start nothing; empty: they would.
+SpentRuns = Callable[[str], str]
 #: Returns the revision with which a change is still held, by its digest; empty if unknown.
 HeldAt = Callable[[str], str]
 #: Tells why a change may not be made, by the documents that it acts upon; empty: it may. It is
@@ -70,6 +73,7 @@ class GitPusher:
         judge: called at each push, for what judges its changes; without it all may do all.
         signing_key: file with the SSH key that signs the commits; None: they are not signed.
         refused: called when a job is changed, for documents of it that are refused.
+        spent: called when a job is submitted that the repository does not have.
     """
 
     def __init__(
@@ -82,6 +86,7 @@ class GitPusher:
         *,
         signing_key: Path | None = None,
         refused: refused_copies.RefusedJobs = refused_copies.none_refused,
+        spent: SpentRuns = lambda _: "",
     ) -> None:
         self._writer = commit_writer.CommitWriter(
             repository, signing_key=signing_key, refused=refused
@@ -89,6 +94,7 @@ class GitPusher:
         self._pools = pools
         self._last_runs = last_runs
         self._held_at = held_at
+        self._spent = spent
         self._judge = judge
 
     def close(self) -> None:
@@ -207,7 +213,8 @@ class GitPusher:
         subject = f"{change.verb.capitalize()} Job/{name}{of}"
         if change.verb == "submit":
             waited = (change.submission, change.waited_since)
-            return requests.AddJob(change.text, name, author, None, *waited)
+            spent = functools.partial(self._why_spent, change.text)
+            return requests.AddJob(change.text, name, author, None, *waited, spent)
         if change.verb == "approve":
             require_digest(name)
             return requests.Approve(name, author, reason, self._held_at(name))
@@ -278,6 +285,17 @@ class GitPusher:
             if part.spec.run != last.run:
                 message = f"it asks for run {part.spec.run}, and run {last.run} is what has ended"
                 raise requests.ConflictError(message)
+
+    def _why_spent(self, text: str) -> str:
+        """Return why a submitted document would start nothing; empty if it would.
+
+        Raises:
+            UndecidedError: the store can't be read.
+        """
+        try:
+            return self._spent(rerun_edit.run_key(yaml_edit.documents(text)[0]))
+        except remote_changes.UnavailableError as error:
+            raise requests.UndecidedError(str(error)) from error
 
     def _pool_of_nodes(self) -> dict[str, str]:
         """Return the pool of each node; empty if unknown, and each node is requested alone."""

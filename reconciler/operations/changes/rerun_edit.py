@@ -46,6 +46,16 @@ def run_of(document: Document) -> int:
     return run
 
 
+def run_key(document: Document) -> str:
+    """Return the run that a document asks for, as ``NAME.RUN.HASH``.
+
+    Raises:
+        ConflictError: the document is not one of a job.
+    """
+    digest = document_reader.execution_hash(dict(written_spec(document)))
+    return f"{document['metadata']['name']}.{run_of(document)}.{digest}"
+
+
 class Rerun:
     """The edit of the document of a job that is to run again.
 
@@ -97,5 +107,4 @@ def resumed_run(document: Document) -> str:
     found = spec.get("resumeFrom")
     if isinstance(found, str) and identifiers.RUN_KEY.fullmatch(found):
         return found
-    name = document["metadata"]["name"]
-    return f"{name}.{run_of(document)}.{document_reader.execution_hash(dict(spec))}"
+    return run_key(document)

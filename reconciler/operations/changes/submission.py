@@ -1,7 +1,8 @@
 """Jobs submitted in a clone: a commit for each, or one for the file in which they stand there."""
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from reconciler.operations.changes import change_requests, job_document, remote_
 
 Json = Any
 
+#: Tells why a document of a job would start nothing; empty: it would.
+SpentRuns = Callable[[Mapping[str, Any]], str]
 #: The most jobs that the subject of a commit names.
 NAMES_MAX = 3
 
@@ -25,11 +28,13 @@ def submit(
     *,
     dry_run: bool,
     standing: Mapping[str, Any] | None = None,
+    spent: SpentRuns = lambda _: "",
 ) -> list[change_requests.ChangeResult]:
     """Commit each job of a text that is not in the clone as written.
 
     A file of the clone that holds the text, and is not committed so, is committed itself.
-    ``standing`` is the controller's sync status.
+    ``standing`` is the controller's sync status. ``spent`` tells why a document that is new would
+    start nothing; empty: it would.
 
     Raises:
         ChangeError, CloneError, InvalidError: it can't be done.
@@ -46,6 +51,7 @@ def submit(
     written = {one["metadata"]["name"]: one for one in yaml_edit.documents(change.text) if one}
     in_hand = clone.files.in_hand(Path(change.place)) if change.place else None
     if in_hand is not None:
+        _require_unspent(clone.files.committed(in_hand), written, spent)
         is_new = clone.files.committed(in_hand) is None
         whole = _submit_file(change, in_hand, jobs, clone, dry_run=dry_run)
         return [
@@ -61,6 +67,8 @@ def submit(
                 return [
                     change_requests.ChangeResult(one.name, requests.IS_THERE, warnings=one.warnings)
                 ]
+            if earlier is None and (why := spent(written[one.name])):
+                raise change_requests.ChangeError(why)
             message = f"Submit Job/{one.name}"
             outcome = (
                 clone.add_job(one.text, one.name, message=message, dry_run=dry_run)
@@ -72,6 +80,20 @@ def submit(
         return [_said(one, outcome, told, (*ownerless(one, change, written), *unchecked))]
 
     return change_requests.each(jobs, put)
+
+
+def _require_unspent(before: bytes | None, written: Mapping[str, Json], spent: SpentRuns) -> None:
+    """Refuse a file with documents that are new or changed, and would start nothing.
+
+    Raises:
+        ChangeError: one would not.
+    """
+    there: list[Json] = []
+    with contextlib.suppress(yaml_edit.EditError):  # what stood there may be what is mended
+        there = list(yaml_edit.documents((before or b"").decode(errors="replace")))
+    for document in written.values():
+        if document not in there and (why := spent(document)):
+            raise change_requests.ChangeError(why)
 
 
 def _said(

@@ -48,7 +48,7 @@ NAME = r"^[A-Za-z0-9._-]{1,253}$"
 Name = Annotated[str, Parameter(pattern=NAME)]
 Filter = Annotated[str | None, Parameter(max_length=253, pattern=r"^[^\x00]*$")]
 
-_NOT_FOUND = errors.responses(400, 401, 403, 404, 503)
+_NOT_FOUND = errors.responses(400, 401, 403, 404, 410, 503)
 FAILS = errors.responses(400, 401, 403, 503)
 
 
@@ -97,6 +97,20 @@ def job_or_404(reader: StoreReader, name: str, run: int | None) -> records.JobRe
     if found is None:
         raise unknown_job(reader, name, run)
     return found
+
+
+def run_or_gone(reader: StoreReader, name: str, key: str) -> records.JobRecord:
+    """Return the run of a job with a key.
+
+    Raises:
+        Failure: 404, there never was one; 410, its record is gone.
+    """
+    found = reader.run(key)
+    if found is not None and found.name == name:
+        return found
+    if key.rsplit(".", 2)[0] == name and reader.has_begun(key):
+        raise errors.Failure(410, f"run {key} has ended, and its record is gone")
+    raise errors.Failure(404, f"there is no run {key} of Job/{name}")
 
 
 def unknown_job(reader: StoreReader, name: str, run: int | None) -> errors.Failure:
@@ -236,16 +250,19 @@ def job(
     sessions: NamedDependency[Sessions],
     request: Request[Any, Any, Any],
     run: Annotated[int | None, Parameter(ge=1, le=2**31)] = None,
+    key: Annotated[
+        str | None, Parameter(max_length=300, description="Only the run of this `key`.")
+    ] = None,
     element: Annotated[
         int | None, Parameter(ge=0, le=2**31, description="Only attempts at this element.")
     ] = None,
     attempts: Annotated[int, Parameter(ge=0, le=LIMIT_MAX)] = job_views.ATTEMPTS_IN_JOB,
 ) -> envelopes.JobEnvelope:
-    """Return one run of a job, the newest unless ``run`` is given.
+    """Return one run of a job, the newest unless ``run`` or ``key`` is given.
 
     What its tasks write is shown as in the list of jobs.
     """
-    found = store.reader.job(name, run)
+    found = store.reader.job(name, run) if key is None else run_or_gone(store.reader, name, key)
     if found is None:
         refused = refused_or_none(store.reader, name, run)
         if refused is None:

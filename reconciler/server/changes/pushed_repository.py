@@ -9,12 +9,13 @@ import pathlib
 import msgspec
 
 from reconciler.model import desired
+from reconciler.model.rules import past_runs
 from reconciler.operations.changes import pusher, remote_changes, submission_repository
 from reconciler.operations.views import stored_views
 from reconciler.server.auth import authorization
 from reconciler.server.repository_facts import LocalRepository, RepositoryFacts
 from reconciler.server.server_store import ServerStore
-from reconciler.store import StoreError
+from reconciler.store import StoreError, StoreReader
 
 
 class RepositoryOptions(msgspec.Struct, frozen=True):
@@ -59,8 +60,25 @@ def open_repository(
         reads.judge,
         signing_key=key,
         refused=reads.refused,
+        spent=reads.spent,
     )
     return facts, remote_changes.Batcher(push)
+
+
+def why_spent(reader: StoreReader, key: str) -> str:
+    """Return why the contents of a run would start nothing: it was before, or it is being stopped.
+
+    Raises:
+        StoreError: the store can't be read.
+    """
+    if not reader.has_begun(key):
+        return ""
+    found = reader.run(key)
+    if found is not None and not (found.finished or found.removed):
+        return ""
+    newest = reader.job(key.rsplit(".", 2)[0])
+    state = "over" if found is None else found.state.value
+    return past_runs.why_not_again(key, state, newest.spec.run if newest is not None else 0)
 
 
 class PushReads:
@@ -94,6 +112,17 @@ class PushReads:
         if found is None:
             return None
         return pusher.LastRun(found.spec.run, found.state.value if found.finished else "")
+
+    def spent(self, key: str) -> str:
+        """Return why the contents of a run would start nothing; empty if they would.
+
+        Raises:
+            UnavailableError: the store can't be read.
+        """
+        try:
+            return why_spent(self._store.reader, key)
+        except StoreError as error:
+            raise remote_changes.UnavailableError(str(error)) from error
 
     def refused(self, name: str) -> desired.RefusedJob | None:
         """Return what stands against a job with documents that nobody with the right signed."""

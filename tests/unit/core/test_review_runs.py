@@ -61,3 +61,40 @@ def test_a_run_that_begins_as_another_ends_keeps_to_its_deadline() -> None:
     world.settle()
     assert (world.memory.jobs["a"].spec.run, world.state("a")) == (3, JobState.TIMED_OUT)
     assert "a.3" not in {a.id[:3] for r in world.outcomes for a in r.attempts}
+
+
+def test_a_document_that_describes_an_earlier_run_again_is_told_and_starts_nothing() -> None:
+    world = World(nodes=1, cpu=1)
+    first = job("a")
+    second = msgspec.structs.replace(first, hash="0" * 16)
+    for spec in (first, second):
+        world.commit(spec)
+        world.settle()
+        world.end("a")
+        world.settle()
+    assert world.memory.jobs["a"].key == second.key
+    world.commit(first)
+    world.settle()
+    assert (world.memory.jobs["a"].key, world.memory.jobs["a"].described) == (second.key, first.key)
+    assert world.events("JobChangeIgnored") == ["a"]
+    assert not world.attempts("a")
+    world.commit(second)
+    world.settle()
+    assert world.memory.jobs["a"].described == ""
+
+
+def test_a_document_that_went_back_while_its_run_was_alive_is_told_at_its_end() -> None:
+    world = World(nodes=1, cpu=1)
+    first = job("a")
+    world.commit(first)
+    world.settle()
+    world.end("a")
+    world.settle()
+    world.commit(msgspec.structs.replace(first, run=2))
+    world.settle()
+    world.commit(first)
+    world.settle()
+    assert world.memory.jobs["a"].described == ""
+    world.end("a")
+    world.settle()
+    assert world.memory.jobs["a"].described == first.key
