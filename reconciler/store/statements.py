@@ -202,7 +202,7 @@ def reasons(keys: Iterable[str]) -> sa.Select[tuple[str, bytes]]:
 def attempts(
     run: str,
     *,
-    element: int | None,
+    element: int | Sequence[int] | None,
     alive: bool | None,
     alive_first: bool,
     limit: int,
@@ -212,8 +212,10 @@ def attempts(
     name, number, _ = run.rsplit(".", 2)
     # name and number are there for the index; they alone may be those of somebody else's job
     conditions = [table.job == name, table.run == int(number), table.job_key == run]
-    if element is not None:
+    if isinstance(element, int):
         conditions.append(table.element == element)
+    elif element is not None:
+        conditions.append(table.element.in_(element))
     if alive is not None:
         conditions.append(table.state != ENDED if alive else table.state == ENDED)
     first = [table.state == ENDED] if alive_first else []

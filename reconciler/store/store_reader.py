@@ -173,13 +173,14 @@ class StoreReader:
         self,
         run: str,
         *,
-        element: int | None = None,
+        element: int | Sequence[int] | None = None,
         alive: bool | None = None,
         alive_first: bool = False,
         limit: int = 1000,
     ) -> list[records.AttemptRecord]:
         """Return attempts at the tasks of one run, by element and the oldest first.
 
+        ``element`` is one or several of an array, at most ``ROWS_MAX``; None: all.
         ``run`` is the run's key (``JobRecord.key``): a job's name and run number can be those of
         somebody else's later job. ``alive_first`` puts those that have not ended before all others.
         """

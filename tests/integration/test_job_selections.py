@@ -146,3 +146,40 @@ def test_an_array_has_the_indexes_that_were_submitted(bed: beds.Bed) -> None:
     assert bed.output("some") == "1 of 5\n"
     _, told = muster(bed, "logs", "some[2]", code=1)
     assert "some has no element 2; it has 1-9:2" in told or "the elements 1-9:2, not 2" in told
+
+
+def test_an_array_that_was_repaired_is_shown_over_its_runs(bed: beds.Bed) -> None:
+    flag = bed.folder / "mended"
+    text = (
+        "  array: {count: 30}\n"
+        f"  command: [sh, -c, 'echo run of $MUSTER_ARRAY_INDEX; "
+        f"test $MUSTER_ARRAY_INDEX -lt 27 -o -e {flag}']\n"
+    )
+    (bed.folder / "mend.yaml").write_text(beds.job("mend", text))
+    muster(bed, "submit", "mend.yaml")
+    bed.until_state("mend", "Failed", timeout_s=120.0)
+    shown, told = muster(bed, "job", "mend")
+    assert "Elements  3 Failed (27-29), 27 Succeeded" in shown
+    tasks = [line.split()[0] for line in shown.splitlines() if line.startswith("[")]
+    assert tasks[:4] == ["[27]", "[28]", "[29]", "[0]"], shown
+    assert "and 10 more elements: muster job 'mend[N]' shows one" in told
+
+    flag.touch()
+    muster(bed, "rerun", "mend", "--failed")
+    bed.until(lambda: (bed.job("mend")["run"], bed.job("mend")["state"]) == (2, "Succeeded"))
+    shown, _ = muster(bed, "job", "mend")
+    assert "mend (run 2)" in shown
+    assert "Elements  3 Succeeded\n" in shown
+    assert "All runs  30 Succeeded\n" in shown
+    shown, _ = muster(bed, "job", "mend", "--run", "1")
+    assert "mend (run 1)" in shown
+    assert "Elements  3 Failed (27-29), 27 Succeeded" in shown
+    for element, run in ((3, 1), (28, 2)):
+        shown, _ = muster(bed, "job", f"mend[{element}]")
+        assert f"mend (run {run})" in shown
+        assert ("Run 2 does not have it." in shown) is (run == 1)
+        shown, told = muster(bed, "logs", f"mend[{element}]")
+        assert shown == f"run of {element}\n"
+        assert ("run 1 (run 2 does not have element 3)" in told) is (run == 1)
+    _, told = muster(bed, "job", "mend[30]", code=1)
+    assert "mend has no element 30; it has 27-29" in told

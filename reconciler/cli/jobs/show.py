@@ -1,7 +1,7 @@
 """The command `muster job`: one job with every try at its tasks, or one element of an array."""
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -37,23 +37,35 @@ def register(app: typer.Typer) -> None:
 def job(
     name: common_options.JobOrElement,
     *,
+    run: Annotated[
+        int | None,
+        typer.Option("--run", help="A run by its number, from 1. Default: the newest.", min=1),
+    ] = None,
     output: context.Form = terminal.Output.TABLE,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
     """Show one job and every attempt at its tasks.
 
-    For an array element, JOB[ELEMENT], only its attempts are shown.
+    For an array element, JOB[ELEMENT], only its attempts are shown, of the newest run that has it.
+    Of an array the newest tries are shown, of elements that failed first.
 
     Example: muster job train -o json
 
     Example: muster job "sweep[7]"
+
+    Example: muster job sweep --run 1
     """
     name, element = array_elements.parse_name(name)
     with context.controller(server, token_file) as api:
-        item = api.get(f"/v1/jobs/{name}")["job"]
+        item = api.get(f"/v1/jobs/{name}", run=run, element=element)["job"]
         if element is not None:
             array_elements.require_element(item, element)
+            if run is None:
+                newest = api.get(f"/v1/jobs/{name}", attempts=0)["job"]["run"]
+                item["newestRun"] = newest
+        elif item["array"] and not output.is_data:
+            item = _with_first(api, item)
         evicted = []
         if any(one.get("endReason") in EVICTED for one in item["attempts"]):
             happened = api.get("/v1/events", job=name, limit=EVENTS_MAX)["items"]
@@ -65,6 +77,18 @@ def job(
         return
     measured = show_usage.with_busy(item["attempts"], nodes)
     show_job({**item, "removal": removal, "attempts": measured}, evicted, element)
+
+
+def _with_first(api: Any, item: Json) -> Json:
+    """Return an array with the newest tries of the elements to show first, and no others."""
+    elements, others = array_elements.first_of(item)
+    if not elements:
+        return item
+    answer = api.get(
+        f"/v1/jobs/{item['name']}", run=item["run"], key=item.get("key"), elements=elements
+    )
+    tries = array_elements.newest_tries(answer["job"], elements)
+    return {**item, "attempts": tries, "notShown": others}
 
 
 def _nodes(api: Any, attempts: list[Json]) -> list[Json]:
@@ -85,7 +109,10 @@ def show_job(item: Json, evicted: list[Json], element: int | None = None) -> Non
     facts(item, evicted)
     attempts = item.get("attempts") or []
     if element is not None and item["array"]:
-        terminal.print_line(f"{'Element':<10}{array_elements.describe_element(item, element)}", 10)
+        told = array_elements.describe_element(item, element)
+        if item.get("newestRun", item["run"]) != item["run"]:
+            told += f" Run {item['newestRun']} does not have it."
+        terminal.print_line(f"{'Element':<10}{told}", 10)
         attempts = [one for one in attempts if one.get("element") == element]
     if attempts:
         terminal.out.print()
@@ -96,6 +123,9 @@ def show_job(item: Json, evicted: list[Json], element: int | None = None) -> Non
         )
         _show_notes(attempts)
         show_usage.show(attempts)
+    if item.get("notShown"):
+        others = terminal.counted(item["notShown"], "more element")
+        terminal.note(f"and {others}: muster job '{item['name']}[N]' shows one")
 
 
 def _show_notes(attempts: list[Json]) -> None:
@@ -130,7 +160,10 @@ def facts(item: Json, evicted: list[Json]) -> None:
         lines.append(("Tasks", told))
     if item["array"]:
         counts = ", ".join(f"{count} {state}" for state, count in item["elements"].items())
-        lines.append(("Elements", counts))
+        told = array_elements.counts_text(item.get("elementIndexes") or {})
+        lines.append(("Elements", told or counts))
+        if whole := item.get("elementsOfAllRuns"):
+            lines.append(("All runs", array_elements.counts_text(whole)))
     if item.get("message") not in (
         "",
         None,

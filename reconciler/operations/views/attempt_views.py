@@ -5,7 +5,7 @@ clock shows, are not passed on.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -20,6 +20,21 @@ class TaskReports(NamedTuple):
 
     metrics: Mapping[str, task_reports.TaskMetrics] = MappingProxyType({})
     uses: Mapping[str, task_usage.TaskUse] = MappingProxyType({})
+
+
+def known_reports(
+    attempts: Iterable[records.AttemptRecord],
+    metrics: Callable[[str, str], task_reports.TaskMetrics | None],
+    use: Callable[[str, str], task_usage.TaskUse | None],
+) -> TaskReports:
+    """Return what is known of attempts; ``metrics`` and ``use`` take a node and an attempt's id."""
+    tries = list(attempts)
+    written = {one.id: metrics(one.node, one.id) for one in tries}
+    used = {one.id: use(one.node, one.id) for one in tries}
+    return TaskReports(
+        {attempt: told for attempt, told in written.items() if told is not None},
+        {attempt: told for attempt, told in used.items() if told is not None},
+    )
 
 
 def _finite(value: float | None) -> float | None:

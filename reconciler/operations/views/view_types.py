@@ -162,6 +162,8 @@ class JobView(json_format.View, frozen=True):
     is set for elastic jobs, over all groups; null for others, and for arrays, whose elements are
     gangs.
     ``elementIndexes`` has the elements of an array by state, such as `0-3,7`; it is empty in lists.
+    ``elementsOfAllRuns`` has the same of a run of chosen elements together with those before it,
+    each element as in its newest run.
     ``code`` says which code its tasks start with; empty: none travels with it.
     ``ephemeral``: no file in git describes it.
     """
@@ -196,6 +198,7 @@ class JobView(json_format.View, frozen=True):
     checkpoint_folder: str = ""
     set_by_policy: list[FieldMutationView] = []
     element_indexes: dict[str, str] = {}
+    elements_of_all_runs: dict[str, str] = {}
     code: str = ""
     ephemeral: bool = False
 

@@ -1,16 +1,20 @@
-"""Parameters that choose jobs of a list, as text and as values."""
+"""Parameters that choose jobs of a list, or a run and elements of one job, as text and values."""
 
 import fnmatch
 from typing import Annotated
 
 from litestar.params import Parameter, QueryParameter
 
-from reconciler.model.values import times
+from reconciler.model.state import records
+from reconciler.model.values import index_ranges, times
 from reconciler.server import errors
 from reconciler.server.auth import tokens
+from reconciler.store import StoreReader
 
 #: The most patterns of names in one request.
 PATTERNS_MAX = 64
+#: The most elements of an array in one request.
+ELEMENTS_MAX = 1000
 
 Labels = Annotated[
     list[str] | None, Parameter(max_items=16, description="KEY=VALUE; all must be there.")
@@ -30,6 +34,10 @@ EndedSince = Annotated[
         max_length=64,
         description="Only jobs that have not ended, or not before this time.",
     ),
+]
+Key = Annotated[str | None, Parameter(max_length=300, description="Only the run of this `key`.")]
+Elements = Annotated[
+    str | None, Parameter(max_length=2000, description="Only attempts at these, as `0-3,7`.")
 ]
 Mine = Annotated[bool, Parameter(description="Only jobs of the caller.")]
 
@@ -87,3 +95,33 @@ def owner_of(caller: tokens.Caller, owner: str | None, *, mine: bool) -> str | N
             "To fix: name the owner",
         )
     return caller.name
+
+
+def parse_elements(written: str) -> tuple[int, ...]:
+    """Return the elements of an array that are asked for.
+
+    Raises:
+        Failure: 400, the text is not a set of indexes.
+    """
+    try:
+        return index_ranges.parse(written)[:ELEMENTS_MAX]
+    except index_ranges.IndexRangeError as error:
+        raise errors.Failure(400, f"elements: {error}") from None
+
+
+def find_run(
+    reader: StoreReader, name: str, run: int | None, key: str | None
+) -> records.JobRecord | None:
+    """Return the run of a job with a key, else with a number, else the newest; None: none.
+
+    Raises:
+        Failure: there never was one with the key (404), or its record is gone (410).
+    """
+    if key is None:
+        return reader.job(name, run)
+    found = reader.run(key)
+    if found is not None and found.name == name:
+        return found
+    if key.rsplit(".", 2)[0] == name and reader.has_begun(key):
+        raise errors.Failure(410, f"run {key} has ended, and its record is gone")
+    raise errors.Failure(404, f"there is no run {key} of Job/{name}")

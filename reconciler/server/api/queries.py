@@ -99,20 +99,6 @@ def job_or_404(reader: StoreReader, name: str, run: int | None) -> records.JobRe
     return found
 
 
-def run_or_gone(reader: StoreReader, name: str, key: str) -> records.JobRecord:
-    """Return the run of a job with a key.
-
-    Raises:
-        Failure: 404, there never was one; 410, its record is gone.
-    """
-    found = reader.run(key)
-    if found is not None and found.name == name:
-        return found
-    if key.rsplit(".", 2)[0] == name and reader.has_begun(key):
-        raise errors.Failure(410, f"run {key} has ended, and its record is gone")
-    raise errors.Failure(404, f"there is no run {key} of Job/{name}")
-
-
 def unknown_job(reader: StoreReader, name: str, run: int | None) -> errors.Failure:
     """Return the answer about a job that is not there, with the names that it may have meant."""
     if run is not None and reader.job(name) is not None:
@@ -250,45 +236,45 @@ def job(
     sessions: NamedDependency[Sessions],
     request: Request[Any, Any, Any],
     run: Annotated[int | None, Parameter(ge=1, le=2**31)] = None,
-    key: Annotated[
-        str | None, Parameter(max_length=300, description="Only the run of this `key`.")
-    ] = None,
+    key: job_filters.Key = None,
     element: Annotated[
         int | None, Parameter(ge=0, le=2**31, description="Only attempts at this element.")
     ] = None,
+    elements: job_filters.Elements = None,
     attempts: Annotated[int, Parameter(ge=0, le=LIMIT_MAX)] = job_views.ATTEMPTS_IN_JOB,
 ) -> envelopes.JobEnvelope:
     """Return one run of a job, the newest unless ``run`` or ``key`` is given.
 
+    With ``element`` alone it is the newest run that has this element.
     What its tasks write is shown as in the list of jobs.
     """
-    found = store.reader.job(name, run) if key is None else run_or_gone(store.reader, name, key)
+    found = job_filters.find_run(store.reader, name, run, key)
     if found is None:
         refused = refused_or_none(store.reader, name, run)
         if refused is None:
             raise unknown_job(store.reader, name, run)
         return envelopes.JobEnvelope(job=refused, **envelopes.head(link.published))
+    if run is None and key is None:
+        found = array_views.run_of_element(store.reader, found, element)
     reasons = store.reader.reasons([found.reason_key])
     undecided = undecided_jobs(store.reader).get(name, ())
-    tries = store.reader.attempts(found.key, element=element, limit=attempts, alive_first=True)
-    written = {
-        one.id: told
-        for one in tries
-        if (told := sessions.task_metrics(one.node, one.id)) is not None
-    }
-    used = {
-        one.id: use for one in tries if (use := sessions.task_use(one.node, one.id)) is not None
-    }
+    tries = store.reader.attempts(
+        found.key,
+        element=element if elements is None else job_filters.parse_elements(elements),
+        limit=attempts,
+        alive_first=True,
+    )
     shown = job_views.job_view(
         found,
         attempts=tries,
-        reports=attempt_views.TaskReports(written, used),
+        reports=attempt_views.known_reports(tries, sessions.task_metrics, sessions.task_use),
         reasons=(*undecided, *reasons.get(found.reason_key, ())),
         place=store.reader.places([name]).get(name),
         expected=stored_views.stored_expected(store.reader.view(stored_views.EXPECTED)).get(name),
         running=store.reader.tasks_running([found]).get(found.key, 0),
     )
-    shown = rights_of(store.reader, request).job(array_views.with_indexes(shown, found))
+    shown = array_views.with_indexes(shown, found, store.reader)
+    shown = rights_of(store.reader, request).job(shown)
     return envelopes.JobEnvelope(job=shown, **envelopes.head(link.published))
 
 

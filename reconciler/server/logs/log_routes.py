@@ -19,7 +19,7 @@ from reconciler.model.protocol import report_bounds
 from reconciler.model.state import records
 from reconciler.model.values import index_ranges, times
 from reconciler.operations.audit import access_audit
-from reconciler.operations.views import json_format
+from reconciler.operations.views import array_views, json_format
 from reconciler.server import errors
 from reconciler.server.api import envelopes, field_choice, queries
 from reconciler.server.auth import authentication, authorization, csrf, read_rights
@@ -91,16 +91,27 @@ def _check(
 
 
 def _readable_run(
-    reader: StoreReader, rights: read_rights.ReadRights, name: str, run: int | None
+    reader: StoreReader,
+    rights: read_rights.ReadRights,
+    name: str,
+    run: int | None,
+    element: int | None = None,
 ) -> records.JobRecord:
     """Return the newest run that the caller may read, of those with a name, or also a number.
+
+    If no number is named, it is the newest that has the ``element``, if one is named.
 
     Raises:
         Failure: 404, there is none; 403, with the rule that is missing for the newest.
     """
     newest = queries.job_or_404(reader, name, run)
     if not rights.why_not(name, newest.spec.queue, newest.spec.owner):
-        return newest
+        if run is not None:
+            return newest
+        having = array_views.run_of_element(reader, newest, element)
+        if having is not newest:
+            rights.require(name, having.spec.queue, having.spec.owner)
+        return having
     earlier = (
         held.key
         for held in reader.holders_of([name])
@@ -156,7 +167,7 @@ async def logs(
     if refused is not None:
         raise errors.Failure(404, f"nothing of job {name} has run: {refused.message}")
     rights = await sync_to_thread(queries.rights_of, store.reader, request)
-    job = await sync_to_thread(_readable_run, store.reader, rights, name, run)
+    job = await sync_to_thread(_readable_run, store.reader, rights, name, run, element)
     if rights.is_of_another(job.spec.owner):
         authentication.note(access_log, "LogsRead", request, f"of {job.spec.owner}")
     group, index = task_of(job, task)
