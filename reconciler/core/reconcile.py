@@ -19,7 +19,7 @@ from reconciler.core import (
     overrides,
     schedule_reuse,
 )
-from reconciler.core.cycle import cycle_jobs
+from reconciler.core.cycle import cycle_alarm, cycle_jobs
 from reconciler.core.drift import detection, remediation
 from reconciler.core.jobs import (
     admission,
@@ -340,7 +340,25 @@ def _schedule(
         context.alarm.wake(context.alarm.schedule_at)
     state = start_history.renewed(state, context.jobs, decided.estimates, at)
     expected = start_history.expected_starts(decided.estimates, state, at)
+    inputs = _until_lapsed(context.alarm, inputs, start_history.lapses_at(expected, at))
     return _Schedule(inputs, queues, decided.promised, state, expected)
+
+
+def _until_lapsed(
+    alarm: cycle_alarm.CycleAlarm,
+    inputs: records.ScheduleInputs | None,
+    lapses_at: float | None,
+) -> records.ScheduleInputs | None:
+    """Return inputs of a schedule that stands until the first estimate has passed, and wake then.
+
+    Who waits is told estimates, so they are made anew when one did not come true.
+    """
+    if lapses_at is None:
+        return inputs
+    alarm.wake(lapses_at)
+    if inputs is None or (inputs.wake_at is not None and inputs.wake_at <= lapses_at):
+        return inputs
+    return msgspec.structs.replace(inputs, wake_at=lapses_at)
 
 
 def _learned(

@@ -25,6 +25,8 @@ AS_ABOVE = "as above"
 TRIES_TOLD = 16
 
 
+#: The start of a job whose estimated start has passed.
+ANY_MOMENT = "any moment"
 #: Said of a job that no file describes.
 NOT_IN_GIT = "not in git"
 
@@ -36,7 +38,7 @@ def show(items: list[Json], now: float, *, wide: bool, recent: bool = False) -> 
         return
     arrays = wide or any(item["array"] for item in items)
     elastic = any(item.get("tasks") for item in items)
-    estimated = any(_start(item) for item in items)
+    estimated = any(_start(item, now) for item in items)
     apart = wide and any(item.get("ephemeral") for item in items)
     rows = []
     for item in items:
@@ -48,7 +50,7 @@ def show(items: list[Json], now: float, *, wide: bool, recent: bool = False) -> 
         row += [_tasks(item)] if elastic else []
         row += [_elements(item, short=not wide and terminal.width() < ROOMY)] if arrays else []
         row += [_waited(item, now), _ran(item, now)]
-        row += [_start(item) or "-"] if estimated else []
+        row += [_start(item, now) or "-"] if estimated else []
         if wide:
             row += [str(item["run"]), item.get("owner") or "-", _where(item)]
         row += [NOT_IN_GIT if item.get("ephemeral") else item["path"] or "-"] if apart else []
@@ -197,13 +199,15 @@ def _elements(item: Json, *, short: bool = False) -> str:
     return ", ".join(words)
 
 
-def _start(item: Json) -> str:
+def _start(item: Json, now: float) -> str:
     """Return the estimated start of a job that waits, with `~` if others may come first; empty if
-    there is none.
+    there is none. One that has passed says nothing of when.
     """
     at = item.get("estimatedStart")
     if not at or item["state"] not in WAITING:
         return ""
+    if (terminal.parse_time(at) or now) < now:
+        return ANY_MOMENT
     return ("" if item.get("estimatedCertain") else "~") + terminal.format_clock(at)
 
 
@@ -229,16 +233,55 @@ def tasks_text(item: Json) -> str:
 def _waited(item: Json, now: float) -> str:
     """Return the time from submission to the first start, else to the end, else to now.
 
-    Of a job that was evicted or retried, that since the end of the try before, to the newest start.
+    Of a job that was evicted or retried, that since the end of the try before, to the newest start;
+    once it has ended, all its waits together.
     """
     again = None if item["array"] else _waited_again(item.get("attempts") or [], now)
     if again is not None and (item["state"] in WAITING or item["state"] not in FINISHED):
         return terminal.format_duration(again)
+    if len(known := waits(item, now)) > 1 and lists_all_tries(item):
+        return terminal.format_duration(sum(known))
     submitted = terminal.parse_time(item.get("submitted"))
     until = (
         terminal.parse_time(item.get("started")) or terminal.parse_time(item.get("ended")) or now
     )
     return terminal.format_duration(None if submitted is None else max(0.0, until - submitted))
+
+
+def waits(item: Json, now: float) -> list[float]:
+    """Return the seconds of each wait of a job that is no array, the first one first.
+
+    That is from submission to the first start, and from the end of each try to the start of the
+    next, or to now if there is none and the job waits.
+    """
+    begin = terminal.parse_time(item.get("submitted"))
+    if item["array"] or begin is None:
+        return []
+    tries: dict[int, list[Json]] = {}
+    for one in item.get("attempts") or []:
+        tries.setdefault(one.get("attempt", 1), []).append(one)
+    found: list[float] = []
+    since: float | None = begin
+    for _, those in sorted(tries.items()):
+        starts = [terminal.parse_time(one["started"]) for one in those if one.get("started")]
+        start = min(filter(None, starts), default=None)
+        if start is None or since is None:
+            continue  # it never ran: the wait goes on
+        found.append(max(0.0, start - since))
+        ends = [terminal.parse_time(one.get("ended")) for one in those]
+        since = None if None in ends else max(filter(None, ends), default=None)
+    if since is not None and item["state"] in WAITING:
+        found.append(max(0.0, now - since))
+    return found
+
+
+def waits_text(item: Json, now: float) -> str:
+    """Return the last wait and all of them together; empty if there was one alone."""
+    known = waits(item, now)
+    if len(known) < 2:
+        return ""
+    last, total = map(terminal.format_duration, (known[-1], sum(known)))
+    return f"{last} since the end of the last try, {total} in {len(known)} waits"
 
 
 def _waited_again(tries: Sequence[Json], now: float) -> float | None:

@@ -152,6 +152,8 @@ def facts(item: Json, evicted: list[Json]) -> None:
         ("State", ", ".join(filter(None, (state, job_list.stopping_text(item))))),
         ("Times", job_list.times_text(item)),
     ]
+    if told := job_list.waits_text(item, time.time()):
+        lines.append(("Waited", told))
     if folder := item.get("checkpointFolder"):
         lines.append(("Saves in", folder))
     if code := item.get("code"):

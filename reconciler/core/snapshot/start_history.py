@@ -23,8 +23,11 @@ from reconciler.scheduling import decisions
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 #: Lengths of told waits that are kept apart: below these seconds, and beyond the last.
 LENGTHS_S = (300.0, 1800.0, 7200.0)
-#: Shorter waits count as this long: the time to start is most of them.
+#: Shorter waits count as half of this and half of themselves: the time to start is most of them,
+#: and of two jobs the one that is expected later is told so.
 LEAST_S = 30.0
+#: The shortest time between two schedules that are made because an estimate has passed.
+AGAIN_S = 15.0
 #: Ratios kept of a length, the fewest that are used, and jobs of a length that are watched.
 RATIOS_MAX, RATIOS_NEEDED, WATCHED_MAX = 64, 8, 128
 #: A job that waits so many times as long as told, and so long, counts with that.
@@ -51,7 +54,7 @@ def renewed(
         is_overdue = waited_s >= max(OVERDUE_S, RATIO_MAX * told.wait_s)
         length = _length_of(told.wait_s)
         if record.started_at is not None or is_overdue:
-            ratio = min(RATIO_MAX, waited_s / max(LEAST_S, told.wait_s))
+            ratio = min(RATIO_MAX, waited_s / _counted_s(told.wait_s))
             ratios.setdefault(length, []).append(ratio)
         elif record.state in {JobState.PENDING, JobState.STARTING}:
             watched[name] = told
@@ -92,7 +95,7 @@ def _expected(
     spread = known.get(_length_of(wait_s)) if wait_s >= 0 else None
     if spread is None:
         return ExpectedStart(one.at, one.certain, latest, one.takes_back)
-    at, early, late = (now + ratio * max(LEAST_S, wait_s) for ratio in spread)
+    at, early, late = (now + ratio * _counted_s(wait_s) for ratio in spread)
     if latest is not None:
         at, early, late = (min(latest, moment) for moment in (at, early, late))
     return ExpectedStart(at, one.certain, latest, one.takes_back, (early, late))
@@ -101,6 +104,20 @@ def _expected(
 def _terms(spec: desired.Job) -> bytes:
     """Return a digest of a document; nobody can write another one with the same."""
     return hashlib.blake2b(_encoder.encode(spec), digest_size=16).digest()
+
+
+def lapses_at(expected: Mapping[str, ExpectedStart], now: float) -> float | None:
+    """Return when estimates are to be made again, if nothing happens before; None: never.
+
+    That is when the first has passed: what it was made from has come otherwise by then.
+    """
+    first = min((one.at for one in expected.values() if one.at > now), default=None)
+    return None if first is None else max(first, now + AGAIN_S)
+
+
+def _counted_s(wait_s: float) -> float:
+    """Return as how long a told wait counts."""
+    return max(wait_s, (LEAST_S + wait_s) / 2)
 
 
 def _length_of(wait_s: float) -> int:

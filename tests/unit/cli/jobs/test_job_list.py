@@ -62,7 +62,9 @@ def _try(number: int, started: int | None, ended: int | None) -> dict[str, Any]:
         ("Pending", [_try(1, 12, 30)], "20s"),
         ("Running", [_try(1, 12, 30), _try(2, 37, None)], "7.0s"),
         ("Running", [_try(1, 12, 30), _try(2, None, None)], "20s"),
-        ("Succeeded", [_try(1, 12, 30), _try(2, 37, 40)], "2.0s"),
+        ("Succeeded", [_try(1, 12, 30), _try(2, 37, 40)], "9.0s"),
+        ("Succeeded", [_try(1, 10, 30), _try(2, None, 31), _try(3, 37, 40)], "7.0s"),
+        ("Pending", [_try(1, 10, 30), _try(2, 30, 31)], "19s"),
     ],
 )
 def test_the_wait_of_what_was_evicted_is_that_since_then(
@@ -99,3 +101,31 @@ def test_names_are_told_apart_in_a_line_of_80_columns(
     assert ("QUEUE" in headings) is (len(set(queues)) > 1)
     assert ("muster jobs -o wide" in said.err) is ("START" not in headings)
     assert all(len(line) <= 80 for line in said.out.splitlines())
+@pytest.mark.parametrize(
+    ("state", "tries", "expected"),
+    [
+        ("Pending", [], ""),
+        ("Running", [_try(1, 12, None)], ""),
+        (
+            "Pending",
+            [_try(1, 12, 30), _try(2, 37, 40)],
+            "20s since the end of the last try, 29s in 3 waits",
+        ),
+        (
+            "Running",
+            [_try(1, 12, 30), _try(2, 37, None)],
+            "7.0s since the end of the last try, 9.0s in 2 waits",
+        ),
+    ],
+)
+def test_all_waits_of_a_job_are_summed(
+    state: str, tries: list[dict[str, Any]], expected: str
+) -> None:
+    job = {"state": state, "array": False, "attempts": tries}
+    assert job_list.waits_text(job | {"submitted": "1970-01-01T00:00:10Z"}, 60.0) == expected
+
+
+def test_an_estimate_that_has_passed_is_no_time() -> None:
+    job = {"state": "Pending", "estimatedStart": "1970-01-01T00:01:00Z", "estimatedCertain": True}
+    assert job_list._start(job, 61.0) == "any moment"
+    assert job_list._start(job, 59.0) == "1970-01-01 00:01"

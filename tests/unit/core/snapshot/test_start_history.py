@@ -115,7 +115,7 @@ RATIOS = (1.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 3.0, 3.0, 6.0)
     ("ratios", "wait_s", "at", "between"),
     [
         (RATIOS, 100.0, 200.0, (100.0, 600.0)),
-        (RATIOS, 0.0, 60.0, (30.0, 180.0)),  # the time to start is most of it
+        (RATIOS, 0.0, 30.0, (15.0, 90.0)),  # the time to start is most of it
         (RATIOS, 400.0, 400.0, ()),  # of such waits nothing is known
         (RATIOS[:7], 100.0, 100.0, ()),  # too few
         (RATIOS, -5.0, -5.0, ()),  # it could have started: what it waits for is told by its reason
@@ -151,3 +151,30 @@ def test_a_cluster_learns_from_its_own_queue() -> None:
     known = world.memory.scheduler_state.start_ratios
     assert sum(map(len, known.values())) >= 10
     assert max(max(ratios) for ratios in known.values()) <= 1.0  # limits are twice the run time
+
+
+def test_estimates_are_made_again_when_the_first_has_passed() -> None:
+    world = World(nodes=1, cpu=1)
+    for number in range(12):  # such jobs take 30 s as a rule
+        world.commit(job(f"h{number}", time_limit_s=600.0))
+        world.settle()
+        world.advance(30)
+        world.end(f"h{number}")
+    world.commit(*[job(name, time_limit_s=600.0) for name in ("a", "b", "c")])
+    world.settle()
+    told = world.outcomes[-1].wake_at
+    assert told == world.now + 30
+    world.now += 30
+    result = world.cycle()
+    assert result.expected is not None
+    assert all(one.at > world.now for one in result.expected.values()), result.expected
+    assert result.wake_at is not None
+    assert result.wake_at >= world.now + start_history.AGAIN_S
+
+
+def test_of_short_waits_the_longer_one_is_told_so() -> None:
+    state = scheduler_state.SchedulerState(start_ratios={0: (0.5,) * start_history.RATIOS_NEEDED})
+    estimates = {name: decisions.Estimate(NOW + 5 * place) for place, name in enumerate("abcdefg")}
+    expected = start_history.expected_starts(estimates, state, NOW)
+    told = [expected[name].at for name in "abcdefg"]
+    assert told == sorted(set(told))
