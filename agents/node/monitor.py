@@ -199,7 +199,10 @@ class NodeMonitor:
 
     def sample_tasks(self) -> None:
         """Sample the usage of tasks, and wait until the next time."""
-        self.uses.look(self._hooks.pids(), self._on_gpus)
+        pids = self._hooks.pids()
+        with self._lock:
+            shares = usage_sampler.gpu_shares(self._hooks.holders(), self._seen)
+        self.uses.look(pids, self._on_gpus, shares)
         self._leaving.wait(usage_sampler.EVERY_S)
 
     def check(self) -> None:

@@ -8,14 +8,17 @@ in their parents' values by the kernel; sums never fall.
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 import msgspec
 
 from agents.host import processes
 from agents.isolation import cgroups
-from reconciler.model.observed import task_usage
+from reconciler.model.observed import devices, task_usage
+from reconciler.model.protocol import agent_messages
 from reconciler.model.state.records import AttemptReport
 from reconciler.model.values.text_lines import split_lines
 
@@ -24,6 +27,39 @@ _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 #: Usage of GPUs by attempt, from the last look at GPUs.
 OnGpus = Mapping[str, tuple[task_usage.GpuUse, ...]]
+#: What is not sampled for longer counts as not measured.
+GAP_S_MAX = 4 * EVERY_S
+
+
+class GpuShare(NamedTuple):
+    """The GPUs of a task whose utilisation is known, and how many of them are busy, in GPUs."""
+
+    measured: float = 0.0
+    busy: float = 0.0
+
+
+def gpu_shares(
+    holders: Mapping[str, agent_messages.Assignment | None],
+    usage: Iterable[devices.GpuUsage],
+) -> dict[str, GpuShare]:
+    """Return the share of each attempt in the node's GPUs.
+
+    Args:
+        holders: attempts with their assignments, None if that is not known any more.
+        usage: of the GPUs, at the last look.
+    """
+    ratios = {
+        one.index: min(1.0, max(0.0, one.utilization_ratio))
+        for one in usage
+        if one.utilization_ratio is not None
+    }
+    found = {}
+    for attempt, assignment in holders.items():
+        seen = [ratios[one] for one in assignment.devices if one in ratios] if assignment else []
+        if assignment is not None and seen:
+            share = assignment.share_milli / 1000
+            found[attempt] = GpuShare(share * len(seen), share * sum(seen))
+    return found
 
 
 class _Process(msgspec.Struct, frozen=True):
@@ -43,16 +79,23 @@ class TaskUsageSampler:
     Args:
         token: name of the node's control groups, from ``cgroups.token_of``.
         top: folder that contains ``/proc`` and the mounts of control groups.
+        clock: returns the wall clock's time.
     """
 
-    def __init__(self, token: str, top: str = "") -> None:
+    def __init__(self, token: str, top: str = "", clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
         self._token = token
         self._top = top
         self._found: dict[str, task_usage.TaskUse] = {}
         self._untold: tuple[task_usage.TaskUse, ...] | None = None
 
-    def look(self, pids: Mapping[str, int], on_gpus: OnGpus) -> None:
-        """Sample once. ``pids`` are main processes by attempt."""
+    def look(
+        self,
+        pids: Mapping[str, int],
+        on_gpus: OnGpus,
+        shares: Mapping[str, GpuShare] = MappingProxyType({}),
+    ) -> None:
+        """Sample once. ``pids`` are main processes by attempt, ``shares`` their GPUs."""
         if not pids:
             self._found, self._untold = {}, None
             return
@@ -69,7 +112,8 @@ class TaskUsageSampler:
             tracked = groups.get(cgroups.UNIFIED) or groups.get("freezer")
             members = {*sessions.get(main, ()), *(cgroups.members(tracked) if tracked else ())}
             members = {pid for pid in processes.below({main, *members}, children) if pid in table}
-            found[name] = self._use(name, members, table, groups, on_gpus.get(name, ()))
+            use = self._use(name, members, table, groups, on_gpus.get(name, ()))
+            found[name] = self._with_gpus(use, shares.get(name, GpuShare()))
         self._found, self._untold = found, tuple(found.values())[: task_usage.TASKS_MAX]
 
     def news(self) -> tuple[task_usage.TaskUse, ...] | None:
@@ -92,6 +136,21 @@ class TaskUsageSampler:
             max_memory_bytes=max(report.max_memory_bytes, sampled.memory_max_bytes),
             read_bytes=max(report.read_bytes, sampled.read_bytes or 0),
             written_bytes=max(report.written_bytes, sampled.written_bytes or 0),
+            measured_gpu_s=max(report.measured_gpu_s, sampled.measured_gpu_s),
+            busy_gpu_s=max(report.busy_gpu_s, sampled.busy_gpu_s),
+        )
+
+    def _with_gpus(self, use: task_usage.TaskUse, share: GpuShare) -> task_usage.TaskUse:
+        """Return a sample with what its GPUs did since the one before."""
+        before = self._found.get(use.attempt)
+        if before is None:
+            return use
+        since_s = use.at - before.at
+        since_s = since_s if 0 < since_s <= GAP_S_MAX else 0.0
+        return msgspec.structs.replace(
+            use,
+            measured_gpu_s=round(before.measured_gpu_s + share.measured * since_s, 3),
+            busy_gpu_s=round(before.busy_gpu_s + share.busy * since_s, 3),
         )
 
     def _use(
@@ -112,7 +171,7 @@ class TaskUsageSampler:
         read, written = self._io(members)
         return task_usage.TaskUse(
             attempt=name,
-            at=time.time(),
+            at=self._clock(),
             processes=sum(one.lives for one in own),
             cpu_s=max(before.cpu_s, round(sum(one.cpu_s for one in own), 2)),
             memory_bytes=memory,

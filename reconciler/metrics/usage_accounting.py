@@ -173,6 +173,8 @@ class Meter:
 
     def _charge(self, attempt: records.AttemptRecord, memory: ClusterState, now: float) -> None:
         measured = self._busy.pop(attempt.id, (0.0, 0.0))
+        if attempt.measured_gpu_s > measured[0]:  # the node heard itself all the time
+            measured = attempt.measured_gpu_s, attempt.busy_gpu_s
         job = memory.jobs.get(attempt.job)
         spec = job.spec if job is not None and job.key == attempt.job_key else None
         for key, usage in usage_charges.usage_of(

@@ -94,7 +94,7 @@ def _show_use(attempts: list[Json]) -> None:
 
 
 def _show_efficiency(attempts: list[Json]) -> None:
-    """Print which part of what all attempts had they used: CPU time, peak memory, GPU memory."""
+    """Print which part of what all attempts had they used: CPU time, peak memory, time of GPUs."""
     parts = []
     cpu_s, had_s = 0.0, 0.0
     peaks: list[float] = []
@@ -110,6 +110,10 @@ def _show_efficiency(attempts: list[Json]) -> None:
         parts.append(f"CPU {cpu_s / had_s:.0%} of {terminal.format_duration(had_s)}")
     if peaks:
         parts.append(f"memory {max(peaks):.0%} at its peak")
+    measured_s = sum(one["use"].get("measuredGpu_s", 0.0) for one in attempts)
+    if measured_s:
+        busy_s = sum(one["use"].get("busyGpu_s", 0.0) for one in attempts)
+        parts.append(f"GPU {busy_s / measured_s:.0%} of {terminal.format_duration(measured_s)}")
     busy = [one["busy"] for one in attempts if one.get("busy") is not None]
     if busy:
         parts.append(f"GPU {sum(busy) / len(busy):.0%} busy now")

@@ -19,7 +19,7 @@ from reconciler.core.cycle import (
 )
 from reconciler.core.jobs import late_successes
 from reconciler.model import desired
-from reconciler.model.observed import task_reports
+from reconciler.model.observed import task_reports, task_usage
 from reconciler.model.state import records, report_limits
 from reconciler.model.state.states import ATTEMPT_TRANSITIONS, AttemptState, EndReason, NodeState
 
@@ -168,7 +168,11 @@ class _TaskReports:
             end_reason=reason,
             message=message,
             max_memory_bytes=min(report_limits.AMOUNT_MAX, max(0, reported.max_memory_bytes)),
-            cpu_s=min(float(report_limits.AMOUNT_MAX), max(0.0, reported.cpu_s)),
+            cpu_s=task_usage.seconds(reported.cpu_s),
+            measured_gpu_s=task_usage.seconds(reported.measured_gpu_s),
+            busy_gpu_s=min(
+                task_usage.seconds(reported.busy_gpu_s), task_usage.seconds(reported.measured_gpu_s)
+            ),
             read_bytes=min(report_limits.AMOUNT_MAX, max(0, reported.read_bytes)),
             written_bytes=min(report_limits.AMOUNT_MAX, max(0, reported.written_bytes)),
             saved=self._saved(attempt, reported),

@@ -39,6 +39,8 @@ class TaskUse(msgspec.Struct, frozen=True, omit_defaults=True):
         read_bytes: read from storage so far; None: the agent may not know.
         written_bytes: written to storage so far, likewise.
         gpus: usage of devices.
+        measured_gpu_s: GPU-seconds so far in which the utilisation of its devices was measured.
+        busy_gpu_s: the part of them in which kernels ran, of whatever task if a device is shared.
     """
 
     attempt: str
@@ -50,6 +52,13 @@ class TaskUse(msgspec.Struct, frozen=True, omit_defaults=True):
     read_bytes: int | None = None
     written_bytes: int | None = None
     gpus: tuple[GpuUse, ...] = ()
+    measured_gpu_s: float = 0.0
+    busy_gpu_s: float = 0.0
+
+
+def seconds(told: float) -> float:
+    """Return a node's report of an amount of time, cut to plausible bounds."""
+    return min(float(AMOUNT_MAX), max(0.0, told))  # in this order NaN loses
 
 
 def bounded(told: TaskUse, now: float) -> TaskUse:
@@ -63,12 +72,14 @@ def bounded(told: TaskUse, now: float) -> TaskUse:
         attempt=told.attempt,
         at=min(now, max(0.0, told.at)) if math.isfinite(told.at) else 0.0,
         processes=_amount(told.processes),
-        cpu_s=min(float(AMOUNT_MAX), max(0.0, told.cpu_s)),  # in this order NaN loses
+        cpu_s=seconds(told.cpu_s),
         memory_bytes=_amount(told.memory_bytes),
         memory_max_bytes=_amount(told.memory_max_bytes),
         read_bytes=_maybe(told.read_bytes),
         written_bytes=_maybe(told.written_bytes),
         gpus=tuple(gpus.values()),
+        measured_gpu_s=seconds(told.measured_gpu_s),
+        busy_gpu_s=min(seconds(told.busy_gpu_s), seconds(told.measured_gpu_s)),
     )
 
 

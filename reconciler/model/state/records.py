@@ -193,7 +193,8 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     ended attempt stays in ``Observed.attempts``, because the fate of its siblings depends on it.
     ``saved`` is the newest complete checkpoint that its node knows; ``saves_every_s`` is the
     declared checkpoint interval, None: unknown. ``pool`` is its node's pool at placement, whatever
-    becomes of the node. ``was_lost`` is set if its success was told after it was declared lost:
+    becomes of the node. ``measured_gpu_s`` and ``busy_gpu_s`` are as in its report.
+    ``was_lost`` is set if its success was told after it was declared lost:
     then its use was charged already.
     """
 
@@ -232,6 +233,8 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     saves_every_s: int | None = None
     pool: str = ""
     was_lost: bool = False
+    measured_gpu_s: float = 0.0
+    busy_gpu_s: float = 0.0
 
     @property
     def lacks_image(self) -> bool:
@@ -603,7 +606,8 @@ class AttemptReport(msgspec.Struct, frozen=True):
     """A node's report of one attempt. Times are the node's wall clock.
 
     ``state`` is Starting, Running, Stopping or Ended; ``Ended`` is repeated until it is
-    acknowledged. ``read_bytes`` and ``written_bytes`` are from and to storage.
+    acknowledged. ``read_bytes`` and ``written_bytes`` are from and to storage. ``measured_gpu_s``
+    are GPU-seconds in which utilisation was measured, ``busy_gpu_s`` those in which kernels ran.
     """
 
     id: str
@@ -619,6 +623,8 @@ class AttemptReport(msgspec.Struct, frozen=True):
     read_bytes: int = 0
     written_bytes: int = 0
     checkpoint: Saved | None = None
+    measured_gpu_s: float = 0.0
+    busy_gpu_s: float = 0.0
 
 
 class HeldAttempt(msgspec.Struct, frozen=True, omit_defaults=True):

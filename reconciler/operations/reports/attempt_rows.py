@@ -63,6 +63,8 @@ class AttemptRow(msgspec.Struct, frozen=True):
     read_bytes: int | None
     written_bytes: int | None
     labels: str
+    measured_gpu_s: float | None = None
+    busy_gpu_s: float | None = None
 
 
 class AttemptPage(msgspec.Struct, frozen=True):
@@ -161,13 +163,21 @@ def row_of(
         labels=msgspec.json.encode(
             job.spec.labels if job is not None else {}, order="sorted"
         ).decode(),
+        measured_gpu_s=round(attempt.measured_gpu_s, 3),
+        busy_gpu_s=round(attempt.busy_gpu_s, 3),
     )
 
 
 def without_use(row: AttemptRow) -> AttemptRow:
     """Return a row without what was measured of its task."""
     return msgspec.structs.replace(
-        row, used_cpu_s=None, max_memory_bytes=None, read_bytes=None, written_bytes=None
+        row,
+        used_cpu_s=None,
+        max_memory_bytes=None,
+        read_bytes=None,
+        written_bytes=None,
+        measured_gpu_s=None,
+        busy_gpu_s=None,
     )
 
 

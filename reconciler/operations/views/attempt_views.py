@@ -63,7 +63,10 @@ def use_view(
         if of.started_at is None:
             return None
         return view_types.UseView(
-            None, None, of.cpu_s, None, of.max_memory_bytes, of.read_bytes, of.written_bytes, []
+            *(None, None, of.cpu_s, None, of.max_memory_bytes, of.read_bytes, of.written_bytes),
+            [],
+            measured_gpu_s=of.measured_gpu_s,
+            busy_gpu_s=of.busy_gpu_s,
         )
     if sampled is None:
         return None
@@ -78,6 +81,8 @@ def use_view(
         gpus=[
             view_types.GpuUseView(one.gpu, one.processes, one.memory_bytes) for one in sampled.gpus
         ],
+        measured_gpu_s=sampled.measured_gpu_s,
+        busy_gpu_s=sampled.busy_gpu_s,
     )
 
 

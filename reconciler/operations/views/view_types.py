@@ -60,7 +60,8 @@ class UseView(json_format.View, frozen=True):
 
     While it runs it is the sample of ``at``. After its end it is the total, and ``at``,
     ``processes`` and ``memory`` are null. ``read`` and ``written`` are null if they can't be
-    measured.
+    measured. ``measuredGpu_s`` are GPU-seconds in which utilisation was measured, ``busyGpu_s``
+    those in which kernels ran.
     """
 
     at: str | None
@@ -71,6 +72,8 @@ class UseView(json_format.View, frozen=True):
     read: int | None
     written: int | None
     gpus: list[GpuUseView]
+    measured_gpu_s: float = 0.0
+    busy_gpu_s: float = 0.0
 
 
 class AttemptView(json_format.View, frozen=True):

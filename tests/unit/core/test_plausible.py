@@ -13,7 +13,7 @@ from msgspec import inspect
 from reconciler.model import desired
 from reconciler.model.observed import devices
 from reconciler.model.protocol import agent_messages
-from reconciler.model.state import records
+from reconciler.model.state import records, report_limits
 from reconciler.model.state.states import NodeState
 from reconciler.model.values.resources import Resources
 from reconciler.operations.views import job_views
@@ -185,3 +185,30 @@ def test_what_is_shown_of_use_was_measured_by_now() -> None:
     assert read.gpu_usage is not None
     assert [(one.uuid, one.utilization_ratio) for one in read.gpu_usage] == [("a", None), ("b", 1)]
     assert read.gpu_usage[0].at == read.usage.at
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [
+        ((60.0, 45.0), (60.0, 45.0)),
+        ((60.0, 90.0), (60.0, 60.0)),
+        ((-1.0, math.nan), (0.0, 0.0)),
+        ((math.inf, math.inf), (float(report_limits.AMOUNT_MAX),) * 2),
+    ],
+)
+def test_the_time_of_gpus_is_kept_with_the_attempt(
+    told: tuple[float, float], kept: tuple[float, float]
+) -> None:
+    world = World(nodes=1, cpu=1)
+    world.commit(job("a"))
+    world.settle()
+    (attempt,) = world.attempts("a")
+    node = world.nodes["n0"]
+    node.end(attempt.id, world.now, exit_code=0)
+    node.attempts[attempt.id] = msgspec.structs.replace(
+        node.attempts[attempt.id], measured_gpu_s=told[0], busy_gpu_s=told[1]
+    )
+    world.hear()
+    result = world.cycle()
+    (ended,) = [one for one in result.attempts if one.id == attempt.id]
+    assert (ended.measured_gpu_s, ended.busy_gpu_s) == kept

@@ -74,6 +74,13 @@ def test_an_attempt_is_charged_to_the_hours_in_which_it_ran() -> None:
     assert who == ("default", "ada@example.org", "cpu", "NVIDIA H200")
 
 
+def test_what_a_node_measured_of_an_attempt_outlives_a_controller() -> None:
+    ended = msgspec.structs.replace(attempt(), measured_gpu_s=7000.0, busy_gpu_s=3500.0)
+    usage = metered(ended).usage.values()
+    assert sum(one.measured_gpu_s for one in usage) == pytest.approx(7000)
+    assert sum(one.busy_gpu_s for one in usage) == pytest.approx(3500)
+
+
 def fail(meter: usage_accounting.Meter, decided: outcome.Outcome, known: records.Observed) -> None:
     with meter.trying():
         meter.cycle(decided, known)

@@ -31,9 +31,9 @@ def test_a_try_that_has_ended_shows_what_it_used_in_all() -> None:
     runs = samples.attempt(samples.job("j"), state=AttemptState.RUNNING)
     ended = msgspec.structs.replace(
         runs, state=AttemptState.ENDED, started_at=1.0, cpu_s=9.0, max_memory_bytes=4000,
-        read_bytes=5, written_bytes=6,
+        read_bytes=5, written_bytes=6, measured_gpu_s=20.0, busy_gpu_s=15.0,
     )  # fmt: skip
     shown = attempt_views.attempt_view(ended, array=False, use=SAMPLED).use
-    assert shown == view_types.UseView(None, None, 9.0, None, 4000, 5, 6, [])
+    assert shown == view_types.UseView(None, None, 9.0, None, 4000, 5, 6, [], 20.0, 15.0)
     never = msgspec.structs.replace(ended, started_at=None)
     assert attempt_views.attempt_view(never, array=False, use=SAMPLED).use is None

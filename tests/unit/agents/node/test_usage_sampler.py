@@ -7,7 +7,8 @@ import pytest
 
 from agents.isolation import cgroups
 from agents.node import usage_sampler
-from reconciler.model.observed import task_usage
+from reconciler.model.observed import devices, task_usage
+from reconciler.model.protocol import agent_messages
 from reconciler.model.state.records import AttemptReport
 from reconciler.model.state.states import AttemptState
 from tests.unit.agents.host.test_host_info import tree
@@ -85,6 +86,26 @@ def test_sums_do_not_fall_and_come_with_the_end(tmp_path: Path) -> None:
     assert uses.with_use(other) is other
     uses.look({}, {})
     assert uses.news() is None
+
+
+def test_the_time_of_gpus_is_summed_and_comes_with_the_end(tmp_path: Path) -> None:
+    files = {**process(10, 1, 10), "proc/self/mountinfo": "", "proc/10/cgroup": "0::/\n"}
+    # the third look is after a gap, as if the machine had slept, and the last after a step back
+    moments = [100.0, 110.0, 500.0, 510.0, 400.0]
+    clock = iter(moments).__next__
+    uses = usage_sampler.TaskUsageSampler(TOKEN, str(tree(tmp_path, files)), clock)
+    given = agent_messages.Assignment("a.1", "a.main", "boot", devices=(0, 1, 2), share_milli=500)
+    usage = [
+        devices.GpuUsage(0, "u0", 0.0, utilization_ratio=1.0),
+        devices.GpuUsage(1, "u1", 0.0, utilization_ratio=0.5),
+        devices.GpuUsage(2, "u2", 0.0),  # its driver does not say
+    ]
+    shares = usage_sampler.gpu_shares({"a.1": given, "b.1": None}, usage)
+    assert shares == {"a.1": (1.0, 0.75)}
+    for _ in moments:
+        uses.look({"a.1": 10}, {}, shares)
+    ended = uses.with_use(AttemptReport("a.1", AttemptState.ENDED))
+    assert (ended.measured_gpu_s, ended.busy_gpu_s) == (20.0, 15.0)
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -108,6 +108,12 @@ def test_the_efficiency_is_what_was_used_of_what_was_asked(
     assert "Efficiency: CPU 9% of 32m00s, memory 2% at its peak" in lines
 
 
+def test_the_efficiency_of_gpus_is_kept_after_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    ended = tried(state=AttemptState.ENDED, ended_at=160.0, measured_gpu_s=120.0, busy_gpu_s=48.0)
+    (line,) = [one for one in shown(capsys, ended, use=None) if "Efficiency" in one]
+    assert line.endswith("GPU 40% of 2m00s")
+
+
 def test_how_busy_the_gpus_of_an_attempt_are_is_that_of_its_node() -> None:
     gpus = [{"index": number, "usage": {"utilization": number / 4}} for number in range(4)]
     nodes = [{"name": "n1", "gpus": gpus}, {"name": "n2", "gpus": gpus}]
