@@ -101,6 +101,8 @@ def test_names_are_told_apart_in_a_line_of_80_columns(
     assert ("QUEUE" in headings) is (len(set(queues)) > 1)
     assert ("muster jobs -o wide" in said.err) is ("START" not in headings)
     assert all(len(line) <= 80 for line in said.out.splitlines())
+
+
 @pytest.mark.parametrize(
     ("state", "tries", "expected"),
     [
