@@ -77,8 +77,8 @@ def hint_at_others(api: "api_client.ApiClient", name: str, query: dict[str, str]
     words = []
     if "element" in query and "run" not in query:
         answer: Any = api.get(f"/v1/jobs/{name}", attempts=0)
-        newest = answer["job"]["run"]
-        if newest != job["run"]:
+        newest = answer["job"].get("run")
+        if newest != job.get("run"):
             words.append(f"run {job['run']} (run {newest} does not have element {element})")
     if elements > 1 and "element" not in query:
         words.append(f"element {element} of {elements} (another: --element N)")

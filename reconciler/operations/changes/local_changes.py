@@ -333,9 +333,8 @@ def _in_clone(
     endpoint = target.endpoint
     try:
         if isinstance(change, change_requests.Submit):
-            standing = target.standing
-            spent = previous_runs.SpentRuns(endpoint)
-            return submission.submit(change, clone, dry_run=dry_run, standing=standing, spent=spent)
+            spent, standing = previous_runs.SpentRuns(endpoint), target.standing
+            return submission.submit(change, clone, spent, dry_run=dry_run, standing=standing)
         if isinstance(change, change_requests.DrainRequest):
             return _drain(change, clone, dry_run=dry_run)
         if endpoint is not None:
@@ -466,13 +465,13 @@ def _act(
     if change.verb in ("suspend", "resume"):
         return suspension.put(clone, name, change.reason, verb=change.verb, dry_run=dry_run)
     if change.verb == "release":
-        fields = pusher.release_fields(clone.files.document("Job", name))
+        fields = suspension.release_fields(clone.files.document("Job", name))
     elif change.verb == "rerun":
         if left := clone.history.left_behind(f"Rerun Job/{name}"):
             return _pushed_again(clone, left, dry_run=dry_run)
         fields = rerun_edit.Rerun(fresh=change.fresh)(clone.files.document("Job", name))
     else:
-        fields = pusher.hold_fields(clone.files.document("Job", name), change.reason)
+        fields = suspension.hold_fields(clone.files.document("Job", name), change.reason)
     message = f"{change.verb.capitalize()} Job/{name}{because}"
     return clone.set_fields("Job", name, fields, message=message, dry_run=dry_run)
 

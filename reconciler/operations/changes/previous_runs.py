@@ -114,7 +114,7 @@ def ended(names: Collection[str], endpoint: endpoints.Endpoint | None) -> dict[s
 
 
 class SpentRuns:
-    """What a controller knows of contents that are about to be committed in a clone.
+    """Questions to a controller about contents that are about to be committed in a clone.
 
     Args:
         endpoint: the controller; None: nobody is asked.

@@ -51,6 +51,17 @@ Judge = Callable[[SubmittedDocument, object_changes.Documents], str]
 _Document = Mapping[str, Any]
 
 
+class StoreLookups(NamedTuple):
+    """Questions to the store about an approved change, and about a job that is new in git."""
+
+    held_at: HeldAt = lambda _: ""
+    spent: SpentRuns = lambda _: ""
+
+
+#: Of a pusher without a store.
+NO_LOOKUPS = StoreLookups()
+
+
 class _GroupedRequest(NamedTuple):
     """A request to the writer, and the changes of its group that it makes."""
 
@@ -69,11 +80,10 @@ class GitPusher:
         repository: where to push.
         pools: called when a node's pool has to be known.
         last_runs: called when it has to be known whether a job can still be held.
-        held_at: called when a held change is approved.
+        lookups: see there.
         judge: called at each push, for what judges its changes; without it all may do all.
         signing_key: file with the SSH key that signs the commits; None: they are not signed.
         refused: called when a job is changed, for documents of it that are refused.
-        spent: called when a job is submitted that the repository does not have.
     """
 
     def __init__(
@@ -81,20 +91,18 @@ class GitPusher:
         repository: source.GitSource,
         pools: PoolNames,
         last_runs: LastRuns = lambda _: None,
-        held_at: HeldAt = lambda _: "",
+        lookups: StoreLookups = NO_LOOKUPS,
         judge: Callable[[], Judge] = lambda: _allow,
         *,
         signing_key: Path | None = None,
         refused: refused_copies.RefusedJobs = refused_copies.none_refused,
-        spent: SpentRuns = lambda _: "",
     ) -> None:
         self._writer = commit_writer.CommitWriter(
             repository, signing_key=signing_key, refused=refused
         )
         self._pools = pools
         self._last_runs = last_runs
-        self._held_at = held_at
-        self._spent = spent
+        self._lookups = lookups
         self._judge = judge
 
     def close(self) -> None:
@@ -217,7 +225,7 @@ class GitPusher:
             return requests.AddJob(change.text, name, author, None, *waited, spent)
         if change.verb == "approve":
             require_digest(name)
-            return requests.Approve(name, author, reason, self._held_at(name))
+            return requests.Approve(name, author, reason, self._lookups.held_at(name))
         if change.elements and change.verb in array_edits.EDITS:
             edit = array_edits.edit(change.verb, change.elements)
             if change.verb != "release":
@@ -235,9 +243,11 @@ class GitPusher:
             fields = suspension.fields(change.verb)
             subject = f"{change.verb.capitalize()} {kind}/{found}".rstrip("/")
             return requests.EditObject(kind, found, fields, author, reason, subject)
-        revise: Callable[[_Document], requests.Fields] = release_fields
+        revise: Callable[[_Document], requests.Fields] = suspension.release_fields
         if change.verb == "hold":
-            revise = self._of_live_run(name, "hold", lambda one: hold_fields(one, reason))
+            revise = self._of_live_run(
+                name, "hold", lambda one: suspension.hold_fields(one, reason)
+            )
         elif change.verb == "rerun":
             revise = rerun_edit.Rerun(fresh=change.fresh, elements=change.elements)
             if change.elements:
@@ -293,7 +303,7 @@ class GitPusher:
             UndecidedError: the store can't be read.
         """
         try:
-            return self._spent(rerun_edit.run_key(yaml_edit.documents(text)[0]))
+            return self._lookups.spent(rerun_edit.run_key(yaml_edit.documents(text)[0]))
         except remote_changes.UnavailableError as error:
             raise requests.UndecidedError(str(error)) from error
 
@@ -333,30 +343,6 @@ def finished(name: str, last: LastRun, verb: str = "hold") -> str:
     return (
         f"run {last.run} of Job/{name} is {last.finished_as} already, {what}; "
         "`muster rerun` starts another"
-    )
-
-
-def hold_fields(document: _Document, reason: str) -> requests.Fields:
-    """Return the fields to set in the document of a job that is held, with the reason if there is
-    one.
-
-    Return none if it is held already and no other reason is given: the first reason stays.
-    """
-    spec = document.get("spec")
-    if not reason and isinstance(spec, Mapping) and spec.get("suspend") is True:
-        return ()
-    return (
-        (("spec", "suspend"), True),
-        (("spec", "suspendReason"), reason or yaml_edit.REMOVED),
-    )
-
-
-def release_fields(document: _Document) -> requests.Fields:
-    """Return what leaves the document of a job that is released, with all its elements."""
-    return (
-        (("spec", "suspend"), yaml_edit.REMOVED),
-        (("spec", "suspendReason"), yaml_edit.REMOVED),
-        *array_edits.all_released(document),
     )
 
 

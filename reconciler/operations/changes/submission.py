@@ -25,10 +25,10 @@ NAMES_MAX = 3
 def submit(
     change: change_requests.Submit,
     clone: working_clone.Clone,
+    spent: SpentRuns = lambda _: "",
     *,
     dry_run: bool,
     standing: Mapping[str, Any] | None = None,
-    spent: SpentRuns = lambda _: "",
 ) -> list[change_requests.ChangeResult]:
     """Commit each job of a text that is not in the clone as written.
 

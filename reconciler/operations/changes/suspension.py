@@ -1,12 +1,13 @@
 """Suspending and resuming: ``spec.suspend`` of the cluster or a queue, in a clone or a controller.
 
-Jobs are held and released instead, by the same field.
+Jobs are held and released by the same field.
 """
 
 import difflib
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from reconciler.changes import requests, yaml_edit
+from reconciler.changes import array_edits, requests, yaml_edit
 from reconciler.changes.clone import working_clone
 
 Verb = Literal["suspend", "resume"]
@@ -96,3 +97,27 @@ def put(
         name = names[0]
     message = f"{verb.capitalize()} {kind}/{name}" + (f": {reason}" if reason else "")
     return clone.set_fields(kind, name, fields(verb), message=message, dry_run=dry_run)
+
+
+def hold_fields(document: Mapping[str, Any], reason: str) -> requests.Fields:
+    """Return the fields to set in the document of a job that is held, with the reason if there is
+    one.
+
+    Return none if it is held already and no other reason is given: the first reason stays.
+    """
+    spec = document.get("spec")
+    if not reason and isinstance(spec, Mapping) and spec.get("suspend") is True:
+        return ()
+    return (
+        (("spec", "suspend"), True),
+        (("spec", "suspendReason"), reason or yaml_edit.REMOVED),
+    )
+
+
+def release_fields(document: Mapping[str, Any]) -> requests.Fields:
+    """Return what leaves the document of a job that is released, with all its elements."""
+    return (
+        (("spec", "suspend"), yaml_edit.REMOVED),
+        (("spec", "suspendReason"), yaml_edit.REMOVED),
+        *array_edits.all_released(document),
+    )

@@ -56,11 +56,10 @@ def open_repository(
         repository,
         reads.pool_names,
         reads.last_run,
-        reads.held_at,
+        pusher.StoreLookups(reads.held_at, reads.spent),
         reads.judge,
         signing_key=key,
         refused=reads.refused,
-        spent=reads.spent,
     )
     return facts, remote_changes.Batcher(push)
 

@@ -7,7 +7,7 @@ import yaml
 
 from reconciler.changes import array_edits, requests, yaml_edit
 from reconciler.desired.documents import document_reader
-from reconciler.operations.changes import pusher, rerun_edit
+from reconciler.operations.changes import pusher, rerun_edit, suspension
 
 TEXT = """apiVersion: muster/v1
 kind: Job
@@ -43,7 +43,7 @@ def test_elements_are_cancelled_and_held_and_released() -> None:
     assert edited(array, array_edits.releasing(document(array), "2"))["array"]["held"] == "1,3,4"
     whole = edited(array, array_edits.releasing(document(array), "0-8"))
     assert whole["array"] == {"count": 9, "cancelled": "3"}
-    assert edited(array, pusher.release_fields(document(array)))["array"] == whole["array"]
+    assert edited(array, suspension.release_fields(document(array)))["array"] == whole["array"]
 
 
 def test_elements_that_run_again_are_those_of_the_next_run() -> None:
