@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from reconciler.scheduling.backfill import reservation_calendar
+from reconciler.scheduling.cycle import churn_guard
 from reconciler.scheduling.decisions import Action, TaskPlacement
 from reconciler.scheduling.inputs import flavors, snapshots
 from reconciler.scheduling.placement import request
@@ -35,6 +36,7 @@ class Beginning(Protocol):
     promised: dict[str, int]
     stopping: dict[str, list[str]]
     takers: list[tuple[str, tuple[int, ...]]]
+    preceding: churn_guard.ChurnGuard
 
     def ask_of(self, progress: job_order.PendingJobProgress) -> request.PlacementRequest:
         """What a claim asks for next."""
@@ -82,7 +84,7 @@ def promises(cycle: Beginning) -> None:
         cycle.stopping[claim.job] = [f"{h.job}[{h.element}]" for h in own]
         for _ in range(min(claim.promised or len(own), found.left)):
             asks = cycle.tries(cycle.ask_of(found))
-            if any(cycle.gate(ask) is None and cycle.start(ask, "promised") for ask in asks):
+            if any(cycle.gate(ask) is None and _start(cycle, ask) for ask in asks):
                 continue
             if not any(
                 cycle.gate(ask, settled=True) is None and cycle.promise(ask, always=True)
@@ -91,6 +93,16 @@ def promises(cycle: Beginning) -> None:
                 break
     for holding in moving:
         _keep_moving(cycle, holding)
+
+
+def _start(cycle: Beginning, ask: request.PlacementRequest) -> bool:
+    """Start what was promised room, after whoever would take that back at once.
+
+    Since the promise a limit may have come free for who could not start then.
+    """
+    while cycle.gate(ask) is None and cycle.preceding.let(ask, had_reservation=False) is not None:
+        pass
+    return cycle.gate(ask) is None and cycle.start(ask, "promised")
 
 
 def reservations(cycle: Beginning) -> None:
