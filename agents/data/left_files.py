@@ -15,7 +15,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 ENTRIES_MAX = 1000
 NAMED_MAX = 5
 NAME_CHARACTERS_MAX = 60
-#: How many entries of the job's code are looked at, and how deep; what is beyond counts as changed.
+#: How many entries of the job's code are looked at, and how deep; what is beyond counts as it came.
 LOOKED_AT_MAX, DEPTH_MAX = 2000, 16
 _TO_KEEP = "To keep files: submit in a folder that nodes share, or name them in `stage.outputs`"
 
@@ -74,12 +74,17 @@ class _CodeLook:
     def is_changed(self, folder: int, entry: os.DirEntry[str], depth: int = 0) -> bool:
         """Return False if an entry of an open folder is as it came with the code, with all in it.
 
-        Raises:
-            OSError: it is gone, or may not be read.
+        What is gone, or may not be read, was not changed as far as anybody can say.
         """
+        try:
+            return self._is_other(folder, entry, depth)
+        except OSError:
+            return False
+
+    def _is_other(self, folder: int, entry: os.DirEntry[str], depth: int) -> bool:
         self._left -= 1
         if self._left < 0 or depth > DEPTH_MAX:
-            return True
+            return False
         if entry.stat(follow_symlinks=False).st_mtime != job_code.PACKED_AT:
             return True
         if not entry.is_dir(follow_symlinks=False):

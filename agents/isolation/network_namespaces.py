@@ -145,9 +145,16 @@ class Network:
             machine = HOSTS.read_text(encoding="utf-8", errors="replace")
         except OSError:
             machine = "127.0.0.1 localhost\n"
-        # the same file, not another of its name: nodes that run see what is in it
-        self._hosts.write_text("\n".join([*lines, machine]), encoding="utf-8")
-        self._hosts.chmod(0o644)  # whatever the umask: tasks of all users read it
+        text = "\n".join([*lines, machine]).encode()
+        try:
+            # the same file, not another of its name: nodes that run see what is in it
+            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            with os.fdopen(os.open(self._hosts, flags, 0o644), "wb") as file:
+                os.fchmod(file.fileno(), 0o644)  # whatever the umask: tasks of all users read it
+                os.ftruncate(file.fileno(), 0)
+                file.write(text)
+        except OSError as error:
+            raise NetworkError(f"the names of nodes can't be written: {error}") from None
 
     def end(self) -> None:
         """Remove the bridge and everything attached to it."""

@@ -18,7 +18,7 @@ OTHER_WORDS: dict[str, str] = {
     # Slurm
     "sbatch": "muster submit ./train.sh (its #SBATCH lines count), muster submit -- COMMAND, or "
     "muster submit FILE.yaml",
-    "srun": "muster run --gpus 1 -- COMMAND",
+    "srun": "muster run -- COMMAND",
     "salloc": "muster run --pty --gpus 1 -- bash (allocates for as long as the shell runs)",
     "squeue": "muster jobs",
     "scancel": "muster cancel JOB",

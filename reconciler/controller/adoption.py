@@ -128,10 +128,12 @@ class Adoption:
         waiting = self.state.awaiting
         start = set(waiting) if choice.everything else set(choice.names)
         known = [self._observed.nodes[one] for one in trusted if one in self._observed.nodes]
+        confirmed, _ = self._confirmed()
         over = [
             name
             for name in waiting
-            if name not in start and not _is_held_whole(self._observed.jobs.get(name), known)
+            if name not in start
+            and not _is_held_whole(self._observed.jobs.get(name), known, confirmed.get(name, ()))
         ]
         ended = [self._key(name, desired_state) for name in over]
         self._change(
@@ -202,14 +204,7 @@ class Adoption:
             return None
         observed, state = self._observed, self.state
         unheard = self._unheard(desired_state)
-        confirmed: dict[str, set[_Task]] = {}
-        lost: set[str] = set()
-        for attempt in observed.attempts.values():
-            if attempt.end_reason in elastic_jobs.LOSSES:
-                lost.add(attempt.job)  # it may have ended in any way
-            elif attempt.state is not AttemptState.UNKNOWN and self._is_heard(attempt.node):
-                task = (attempt.element, attempt.group, attempt.index)
-                confirmed.setdefault(attempt.job, set()).add(task)
+        confirmed, lost = self._confirmed()
         waits = bool(unheard) and now < state.ready_at
         unproven = self._unproven()
         doubted = {identifiers.run_key_of(one.attempt) for one in unproven}
@@ -241,6 +236,18 @@ class Adoption:
         if self.state != state:
             return now  # the next cycle stores it, so that people see it
         return state.ready_at if waits else None
+
+    def _confirmed(self) -> tuple[dict[str, set[_Task]], set[str]]:
+        """Return the tasks of each job that are known by their nodes, and jobs that lost some."""
+        confirmed: dict[str, set[_Task]] = {}
+        lost: set[str] = set()
+        for attempt in self._observed.attempts.values():
+            if attempt.end_reason in elastic_jobs.LOSSES:
+                lost.add(attempt.job)  # it may have ended in any way
+            elif attempt.state is not AttemptState.UNKNOWN and self._is_heard(attempt.node):
+                task = (attempt.element, attempt.group, attempt.index)
+                confirmed.setdefault(attempt.job, set()).add(task)
+        return confirmed, lost
 
     def _unproven(self) -> tuple[adoption_state.ShownUnproven, ...]:
         """Return what nodes report without a proof, by node."""
@@ -327,14 +334,18 @@ def _is_known_whole(record: records.JobRecord, confirmed: Collection[_Task]) -> 
     return set(record.elements) <= _LIVE and _are_all(record, confirmed)
 
 
-def _is_held_whole(record: records.JobRecord | None, trusted: Iterable[records.NodeRecord]) -> bool:
-    """Return True if all tasks of a job are those that trusted nodes have, without a proof.
+def _is_held_whole(
+    record: records.JobRecord | None,
+    trusted: Iterable[records.NodeRecord],
+    confirmed: Iterable[_Task],
+) -> bool:
+    """Return True if trusted nodes have all tasks of a job without a proof, but for ``confirmed``.
 
     It is then taken over like a job that could be proven.
     """
     if record is None:
         return False
-    found: set[_Task] = set()
+    found = set(confirmed)
     for one in (one.report for node in trusted for one in node.unproven):
         is_lost = one.state is AttemptState.UNKNOWN or one.end_reason in elastic_jobs.LOSSES
         if identifiers.run_key_of(one.id) == record.key and not is_lost:

@@ -127,6 +127,12 @@ class StoreReader:
         with database.told(self.url):
             return codec.job(rows[0].body, {row.element: codec.note(row.body) for row in found})
 
+    def highest_run(self, name: str) -> int:
+        """Return the highest number of a run of a job; 0: there is none."""
+        table = schema.JOBS.c
+        (row,) = self.rows(sa.select(sa.func.max(table.run)).where(table.name == name))
+        return int(row[0] or 0)
+
     def run(self, key: str) -> records.JobRecord | None:
         """Return the run with a key, without elements' notes."""
         table = schema.JOBS.c

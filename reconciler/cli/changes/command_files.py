@@ -28,6 +28,11 @@ def check(verb: str, words: Sequence[str]) -> None:
     is_found = shutil.which(words[0]) is not None
     if not path.is_file() or (is_found and "/" not in words[0]):
         return
+    is_script = path.suffix.lower() in submit_options.INTERPRETERS or _head(path)[:2] == "#!"
+    is_script = is_script or "/" in words[0]
+    if not is_found and not is_script:
+        terminal.note(f"{path} is a file here, and no program in PATH: its node has to have one")
+        return
     if not is_found:
         runner = submit_options.INTERPRETERS.get(path.suffix.lower(), "sh")
         why = "is not executable" if "/" in words[0] else "is a file here, and no program in PATH"

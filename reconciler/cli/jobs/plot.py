@@ -3,6 +3,8 @@
 import importlib.util
 import itertools
 import re
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -95,8 +97,8 @@ def plot(
         )
     if png is not None and importlib.util.find_spec("matplotlib") is None:
         terminal.fail(
-            "pictures need matplotlib, which is not installed. To fix: `pip install matplotlib`, "
-            "or the extra `plots`, such as `pip install '.[plots]'` in a checkout"
+            f"pictures need matplotlib, which the Python of muster in {sys.prefix} has not. To "
+            f"fix: {shlex.quote(sys.executable)} -m pip install matplotlib, or the extra `plots`"
         )
     name, several = _elements(name)
     if len(several) < 2:

@@ -25,6 +25,8 @@ Json = Any
 #: Ends of attempts caused by other jobs, and how many evictions `muster job` shows.
 EVICTED = frozenset({"Preempted"})
 EVICTIONS_SHOWN, EVENTS_MAX = 3, 1000
+#: How many tries the elements that are shown first may have, at the most that a server tells of.
+TRIES_MAX = 1000
 #: How many different messages of attempts it shows.
 NOTES_SHOWN = 5
 
@@ -85,7 +87,11 @@ def _with_first(api: Any, item: Json) -> Json:
     if not elements:
         return item
     answer = api.get(
-        f"/v1/jobs/{item['name']}", run=item["run"], key=item.get("key"), elements=elements
+        f"/v1/jobs/{item['name']}",
+        run=item["run"],
+        key=item.get("key"),
+        elements=elements,
+        attempts=TRIES_MAX,
     )
     tries = array_elements.newest_tries(answer["job"], elements)
     return {**item, "attempts": tries, "notShown": others}

@@ -40,6 +40,8 @@ def usage_of(
     over = attempt.state is AttemptState.ENDED
     well = attempt.end_reason is EndReason.EXITED and attempt.exit_code == 0
     share = _share_of_end(attempt) if over and not well else ""
+    measured_s = min(measured[0], gpus * span_s)  # a node may say any time
+    busy_s = min(measured[1], measured_s)
     found = []
     for position, (hour, part_s) in enumerate(parts):
         part = part_s / span_s if span_s else 1.0
@@ -55,8 +57,8 @@ def usage_of(
             asked_gpu_s=asked_s * part,
             gpu_s=gpus * part_s,
             failed_gpu_s=gpus * part_s if over and not well else 0.0,
-            measured_gpu_s=measured[0] * part,
-            busy_gpu_s=measured[1] * part,
+            measured_gpu_s=measured_s * part,
+            busy_gpu_s=busy_s * part,
             cpu_s=cpus * part_s,
             used_cpu_s=attempt.cpu_s * part,
             lost_gpu_s=gpus * part_s if share == "lost" else 0.0,

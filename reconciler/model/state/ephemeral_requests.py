@@ -35,13 +35,13 @@ class ChangeEphemeral(msgspec.Struct, frozen=True, tag="change"):
     """A request of ``by`` to cancel, hold, release or run again a job without a file in git.
 
     ``run_key`` and ``owner`` are those of the run whose change was reviewed: another one of its
-    name is left as it is.
+    name is left as it is. A server of an earlier version does not say them, and changes nothing.
     """
 
     id: str
     verb: EphemeralVerb
     subject: str
     by: str
-    run_key: str
-    owner: str
+    run_key: str = ""
+    owner: str = ""
     reason: str = ""

@@ -38,7 +38,7 @@ KEPT = (
 MADE_AGAIN = (
     *("*.log", "*.log.*", "*.sock", "*.lock", "*.part", "*.partial", "mirror-*", "submissions"),
     *("muster-keys-*", "endpoint.json", "provisioning", "nodes", "shared", "store.db*"),
-    "subscriptions.told.json",
+    *("subscriptions.told.json", "network-hosts"),
     "ephemeral-note.json",  # which note in git is the newest, as the folder restored into knows
     *("lead.json", "assignment.key"),  # a lease is of one machine; the store has the key
 )

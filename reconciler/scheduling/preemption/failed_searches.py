@@ -31,8 +31,12 @@ class FailedSearches:
         if known is None:
             shape = self.situation.shapes[ask.shape]
             group = shape.groups[0]
+            nodes = shape.eligible
+            if group.devices and group.share < snapshots.WHOLE:
+                # a whole device may be of a node that shares none
+                nodes = nodes & self.situation.nodes.shareable
             kind = (
-                shape.eligible.tobytes(),
+                nodes.tobytes(),
                 (shape.exclusive, shape.required_level, group.required_level),
                 (group.slice_size, group.slice_level),
                 (group.devices > 0, group.share_bytes, group.profile),

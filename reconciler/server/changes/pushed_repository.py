@@ -75,9 +75,8 @@ def why_spent(reader: StoreReader, key: str) -> str:
     found = reader.run(key)
     if found is not None and not (found.finished or found.removed):
         return ""
-    newest = reader.job(key.rsplit(".", 2)[0])
     state = "over" if found is None else found.state.value
-    return past_runs.why_not_again(key, state, newest.spec.run if newest is not None else 0)
+    return past_runs.why_not_again(key, state, reader.highest_run(key.rsplit(".", 2)[0]))
 
 
 class PushReads:

@@ -271,14 +271,14 @@ def test_of_jobs_without_a_file_what_may_run_waits_and_what_ran_is_listed(*, sta
 
 
 @pytest.mark.parametrize("trust", ["all", "n0", "none"])
-@pytest.mark.parametrize("tasks", [2, 1])
+@pytest.mark.parametrize(("tasks", "proven"), [(1, 0), (2, 0), (2, 1)])
 def test_a_job_whose_tasks_all_run_where_somebody_trusts_is_not_over_though_not_named(
-    trust: str, tasks: int
+    trust: str, tasks: int, proven: int
 ) -> None:
     spec = elastic("gang")
     bed = Adopting(spec)
     bed.adopting.in_force(bed.wanted)
-    told = [attempt(spec, index, "n0") for index in range(tasks)]
+    told = [attempt(spec, index, "n0") for index in range(proven, tasks)]
     unproven = tuple(
         records.UnprovenAttempt(records.AttemptReport(one.id, one.state)) for one in told
     )
@@ -286,6 +286,8 @@ def test_a_job_whose_tasks_all_run_where_somebody_trusts_is_not_over_though_not_
         "n0", NodeState.UNHEALTHY, "pool", last_report_at=NOW + 1, unproven=unproven
     )
     bed.hear("n1")
+    if proven:
+        bed.runs(spec, 0, "n1")
     bed.adopting.look(bed.wanted, NOW + 2)
     assert bed.adopting.choose(loop_messages.Adopt((), trust=trust), bed.wanted, NOW + 9)
     after = bed.adopting.in_force(bed.wanted)

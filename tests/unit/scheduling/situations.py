@@ -85,6 +85,7 @@ class Node:
     accepts: bool = True
     pool: str = "gpu"
     numa: tuple[int, ...] = ()
+    shareable: bool = True
 
 
 @dataclasses.dataclass
@@ -185,9 +186,10 @@ class Situation:
         accepts: bool = True,
         pool: str = "gpu",
         numa: tuple[int, ...] = (),
+        shareable: bool = True,
     ) -> Situation:
         """Add a node; ``numa``: of each GPU the NUMA node, none: unknown."""
-        self.nodes.append(Node(name, amounts(gpu, cpu, memory), accepts, pool, numa))
+        self.nodes.append(Node(name, amounts(gpu, cpu, memory), accepts, pool, numa, shareable))
         return self
 
     def queue(
@@ -378,7 +380,7 @@ class Situation:
             device_memory=np.full(count, 80 * GIB, dtype=np.int64),
             instances=np.zeros((count, 0), dtype=np.int64),
             domains=np.zeros((count, 0), dtype=np.int64),
-            shareable=np.ones(count, dtype=np.bool_),
+            shareable=np.array([node.shareable for node in self.nodes], dtype=np.bool_),
             occupied=occupied,
             exclusive=self._exclusive(),
             inner=self._inner(most),

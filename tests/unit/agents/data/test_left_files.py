@@ -57,6 +57,15 @@ def test_code_that_came_along_is_not_left_and_what_was_changed_of_it_is(work: Pa
     assert "at its end: part/. To" in text(work)
 
 
+def test_code_of_many_files_is_not_left_either(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(left_files, "LOOKED_AT_MAX", 5)
+    (work / "src").mkdir()
+    for number in range(20):
+        (work / f"src/{number}.py").touch()
+    code_worker.date(str(work), job_code.PACKED_AT)
+    assert text(work) == ""
+
+
 def test_names_can_write_nothing_but_themselves(work: Path) -> None:
     (work / "a\nb\x1b[2J").touch()
     (work / ("x" * 200)).touch()

@@ -27,3 +27,17 @@ def test_a_node_that_comes_again_with_more_cores_gets_them(
     assert (cores(first), cores(other), cores(again)) == (1, 2, 3)
     assert again.address == first.address
     assert len(ran) == made  # its namespace stays
+
+
+def test_names_are_written_through_no_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder may be of somebody else, and the nodes of root."""
+    monkeypatch.setattr(network_namespaces, "_ip", lambda *_: None)
+    theirs, folder = tmp_path / "theirs", tmp_path / "state"
+    theirs.write_text("kept")
+    theirs.chmod(0o600)
+    folder.mkdir()
+    network = network_namespaces.Network(folder)
+    (folder / network_namespaces.HOSTS_FILE).symlink_to(theirs)
+    with pytest.raises(network_namespaces.NetworkError, match="names of nodes can't be written"):
+        network.add("a", 1)
+    assert (theirs.read_text(), theirs.stat().st_mode & 0o777) == ("kept", 0o600)

@@ -38,6 +38,14 @@ def test_a_file_that_its_name_does_not_start_is_refused(
     assert meant in said
 
 
+def test_a_program_of_nodes_may_have_the_name_of_a_file(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("no-such-smi").write_text("what it printed yesterday")
+    command_files.check("run", ["no-such-smi"])
+    assert "its node has to have one" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "words", [["./plain.sh"], ["sh", "train.sh"], ["no-such-program"], ["./no-such-file"]]
 )
