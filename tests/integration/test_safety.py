@@ -326,7 +326,8 @@ def test_what_is_submitted_to_an_emptied_branch_cancels_nothing(bed: beds.Bed) -
 @pytest.mark.parametrize("with_local", [False, True])
 def test_a_held_drain_is_told_beside_unpushed_commits(bed: beds.Bed, *, with_local: bool) -> None:
     begin(bed)
-    submitted = muster(bed, "submit", "--name", "others", "--", "true", folder=bed.folder)
+    others = f"others-{int(with_local)}"  # the same contents would not start again
+    submitted = muster(bed, "submit", "--name", others, "--", "true", folder=bed.folder)
     assert submitted.returncode == 0, submitted.stderr  # by the controller: the remote is ahead
     (bed.clone / "NOTES.txt").write_text("not for others yet\n")
     bed.git("add", "NOTES.txt", folder=bed.clone)
@@ -344,7 +345,7 @@ def test_a_held_drain_is_told_beside_unpushed_commits(bed: beds.Bed, *, with_loc
     bed.git("fetch", "--quiet", folder=bed.clone)
     bed.git("reset", "--quiet", "--hard", "origin/main", folder=bed.clone)
     (bed.clone / "NOTES.txt").unlink(missing_ok=True)
-    in_force(bed, bed.commit({"cluster.yaml": cluster(4), "jobs/others.yaml": None}))
+    in_force(bed, bed.commit({"cluster.yaml": cluster(4), f"jobs/{others}.yaml": None}))
 
 
 def test_a_force_push_is_held(bed: beds.Bed) -> None:

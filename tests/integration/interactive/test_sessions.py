@@ -119,6 +119,8 @@ def test_a_terminal_has_size_keys_and_an_end(bed: beds.Bed) -> None:
         shown = person.sees("xterm")
         assert "33 111" in shown
         assert "/dev/pts/" in shown
+        person.type("PS1='rea''dy> '\r")
+        person.sees("ready> ")
         person.resize(44, 99)
         person.type("until stty size | grep '44 9[9]'; do sleep 0.1; done\r")
         person.sees("44 99\r\n")  # what is typed is no such text, and the prompt may come before
@@ -129,6 +131,7 @@ def test_a_terminal_has_size_keys_and_an_end(bed: beds.Bed) -> None:
         person.sees("typed\r\ntyped\r\n")
         person.type("\x03")
         person.sees("^C")
+        person.sees("ready> ")  # until then what is typed may go to what is being interrupted
         person.type("echo still he''re\r")
         person.sees("still here\r\n")
         person.type("exit 3\r")
