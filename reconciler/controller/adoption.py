@@ -328,8 +328,8 @@ class Adoption:
 def _is_known_whole(record: records.JobRecord, confirmed: Collection[_Task]) -> bool:
     """Return True if all tasks of a job that may run are known, so that none is to start.
 
-    Any other task of a gang or an array can run where nobody has heard yet, or have ended well:
-    nodes forget the ends that the store before was told.
+    Any other task of a gang or an array may run on a node that was not heard yet. Or it may have
+    ended well: a node forgets an end once a controller has taken it.
     """
     return set(record.elements) <= _LIVE and _are_all(record, confirmed)
 

@@ -15,7 +15,7 @@ from reconciler.model.state.states import AttemptState
 
 #: The most of one node that are kept. No node runs so many tasks.
 UNPROVEN_MAX = 4096
-#: Doubt about a task whose job nobody knows: nothing follows from its end.
+#: The doubt about a task whose job is unknown. Its end changes nothing.
 OF_NOBODY = "neither the store nor git has a job of its name: it ends once nodes are named"
 _ALIVE = (
     AttemptState.FETCHING,
