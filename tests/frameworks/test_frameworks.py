@@ -89,6 +89,7 @@ while True:
     time.sleep(0.1)
 """
 LIGHTNING = """\
+import torch.distributed as dist
 from lightning.fabric import Fabric
 from lightning.fabric.plugins.environments import SLURMEnvironment
 
@@ -99,6 +100,9 @@ environment = fabric.strategy.cluster_environment
 total = fabric.all_reduce(float(fabric.global_rank), reduce_op="sum")
 print("rank", fabric.global_rank, "of", fabric.world_size, "by", type(environment).__name__,
       "sum", int(total), "job", SLURMEnvironment.job_id(), flush=True)
+# gloo aborts a process now and then whose peers have left before it
+fabric.barrier()
+dist.destroy_process_group()
 """
 SUBMITIT = """\
 import os
