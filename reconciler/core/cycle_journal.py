@@ -42,10 +42,10 @@ Value = TypeVar("Value")
 class DesiredDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     """The difference between a desired state and that of the previous call.
 
-    ``structure``, ``status`` and ``quarantined`` None: as before. ``jobs`` and ``refused`` have
-    what is new or changed; ``*_gone`` are names. ``*_order`` is given if names are not in the order
-    of before with the new ones after them: new runs are numbered in this order. ``recovery`` is
-    always that of after.
+    ``structure``, ``status`` and ``quarantined`` None: as before. ``jobs``, ``refused`` and
+    ``removals`` have what is new or changed; ``*_gone`` are names. ``*_order`` is given if names
+    are not in the order of before with the new ones after them: new runs are numbered in this
+    order. ``recovery`` is always that of after.
     """
 
     generation: int
@@ -59,6 +59,8 @@ class DesiredDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     refused_order: tuple[str, ...] | None = None
     quarantined: dict[str, str] | None = msgspec.field(default=None, name="aside")
     recovery: desired.Recovery | None = None
+    removals: dict[str, desired.Removal] = {}
+    removals_gone: tuple[str, ...] = ()
 
 
 class Input(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -180,6 +182,7 @@ def difference(before: desired.Desired, after: desired.Desired) -> DesiredDelta 
         return None
     jobs, jobs_gone, jobs_order = _changes(before.jobs, after.jobs)
     refused, refused_gone, refused_order = _changes(before.refused, after.refused)
+    removals, removals_gone, _ = _changes(before.removals, after.removals)
     delta = DesiredDelta(
         generation=after.generation,
         structure=None if before.structure == after.structure else after.structure,
@@ -192,6 +195,8 @@ def difference(before: desired.Desired, after: desired.Desired) -> DesiredDelta 
         refused_order=refused_order,
         quarantined=None if before.quarantined == after.quarantined else dict(after.quarantined),
         recovery=after.recovery,
+        removals=removals,
+        removals_gone=removals_gone,
     )
     same = DesiredDelta(before.generation, recovery=before.recovery)
     return None if delta == same else delta
@@ -207,6 +212,7 @@ def changed(before: desired.Desired, by: DesiredDelta) -> desired.Desired:
         status=before.status if by.status is None else by.status,
         quarantined=before.quarantined if by.quarantined is None else by.quarantined,
         recovery=by.recovery,
+        removals=_changed(before.removals, by.removals, by.removals_gone, None),
     )
 
 

@@ -334,7 +334,7 @@ class _OverrideTable:
             record = self._jobs.before(override.subject)
             if record is not None and record.ephemeral:  # there is no document to be removed
                 return None if self._still_cancels(override) else ("OverrideExpired", "it is over")
-            return "OverrideCommitted", "its document was removed from git"
+            return "OverrideCommitted", self._desired.why_removed(override.subject)
         record = self._jobs.before(override.subject)
         if record is not None and (record.key != override.run_key or record.spec.run != spec.run):
             return "OverrideCommitted", f"git asks for run {spec.run} instead"

@@ -38,6 +38,7 @@ from tests.unit.store import samples
 STORIES = 10
 STEPS = 30
 REFUSED = "spec.queue: there is no queue nowhere"
+REMOVAL = desired.Removal("ada@example.org", "1a2b3c4d" * 5, 60.0, True, "wrong data")
 
 
 class Leader:
@@ -112,6 +113,7 @@ class Lived(test_storm.Story):
         self.folder = folder / "0"
         self.folder.mkdir()
         self.decided: list[tuple[int, int, int, outcome.Outcome]] = []
+        self._known: dict[str, None] = {}
         super().__init__(seed)
         self._begin()
 
@@ -151,8 +153,11 @@ class Lived(test_storm.Story):
             checked_at=self.now,
         )
         self.leader.now = self.now
+        self._known |= dict.fromkeys(self.jobs)
+        removals = {name: REMOVAL for name in self._known if name not in self.jobs}
+        value = desired.Desired(self.generation, self.structure, dict(self.jobs), refused, status)
         self.leader.want(
-            desired.Desired(self.generation, self.structure, dict(self.jobs), refused, status),
+            msgspec.structs.replace(value, removals=removals),
             b"" if self.random.random() < 0.1 else None,
         )
         live_before = self._usage()
@@ -482,6 +487,13 @@ def test_differences_are_applied_as_they_were_found() -> None:
             made = cycle_journal.changed(one, delta)
             assert made == two
             assert list(made.jobs) == list(after)
+    removals: list[dict[str, desired.Removal]] = [{}, {"a": REMOVAL}, {"b": REMOVAL, "a": REMOVAL}]
+    for earlier in removals:
+        for later in removals:
+            one, two = desired.Desired(1, removals=earlier), desired.Desired(2, removals=later)
+            delta = cycle_journal.difference(one, two)
+            assert delta is not None
+            assert cycle_journal.changed(one, delta) == two
     assert cycle_journal.difference(one, msgspec.structs.replace(one)) is None
 
 

@@ -177,7 +177,7 @@ def admit(context: cycle_context.CycleContext, desired_state: desired.Desired) -
         draft = jobs.draft(name)
         if draft is not None and not draft.removed:
             draft.removed = True
-            draft.message = "its document was removed from git"
+            draft.message = desired_state.why_removed(name)
             events.add("JobRemoved", draft.message, job=name)
 
 

@@ -22,6 +22,8 @@ from reconciler.model.rules import review_findings
 _MANY_FILES = 100
 #: The most approvals that are remembered while something is held.
 APPROVALS_MAX = 100
+#: The most removals of jobs that are remembered of earlier revisions.
+REMOVALS_MAX = 1000
 
 
 class RevisionView(msgspec.Struct, frozen=True):
@@ -31,6 +33,7 @@ class RevisionView(msgspec.Struct, frozen=True):
         revision: the last revision applied; None: none since the start.
         jobs_revision: that, or the one that was in force before a restart.
         suspended: start of suspension of the cluster and of queues, by label.
+        removals: of jobs that left lately, by name, as far as it is known who took them out.
     """
 
     revision: str | None
@@ -44,6 +47,7 @@ class RevisionView(msgspec.Struct, frozen=True):
     held: tuple[desired.HeldPart, ...]
     problems: tuple[desired.Problem, ...]
     suspended: dict[str, float]
+    removals: Mapping[str, desired.Removal]
 
 
 class RevisionInForce:
@@ -89,6 +93,7 @@ class RevisionInForce:
         self._approvals = start.approvals
         #: A revision was applied in part only: which files it left is not known.
         self._half_way = False
+        self._removals: dict[str, desired.Removal] = {}
 
     def incumbents(self, generation: int) -> LastGood:
         """Return the state to remember over a restart."""
@@ -130,6 +135,7 @@ class RevisionInForce:
             held=state.held,
             problems=state.problems(),
             suspended=self._suspended,
+            removals=self._removals,
         )
 
     def counts(self) -> Mapping[str, int]:
@@ -213,7 +219,7 @@ class RevisionInForce:
             GitError: it cannot be read.
         """
         as_written |= trust is None and self._start.trust is None
-        trust = trust or self.trust
+        trust, before = trust or self.trust, self._state.jobs
         if not self._apply_files(head, trust):
             raise history.HeldError(
                 review_findings.EMPTIED,
@@ -229,11 +235,33 @@ class RevisionInForce:
         if off or as_written:
             trust = trust_state.trusted(self._state.filed.written(trust_state.TRUSTED_KINDS))
         self.trust = trust
+        self._note_removals(before)
         self._suspended = _suspended(self._state.basis.structure, self._suspended, self._clock())
         self._source.keep(head)
         # an approval that let something apply is used up
         held = self._state.held
         self._approvals = review_findings.unused(self._approvals, self._state.used) if held else ()
+
+    def _note_removals(self, before: Mapping[str, desired.Job]) -> None:
+        """Note who took out the jobs that a revision removed. The latest are remembered, because
+        the loop may not see each revision.
+        """
+        now, refused = self._state.jobs, self._state.refused
+        if now is before:
+            return
+        gone = {
+            f"Job/{name}": job.path
+            for name, job in before.items()
+            if name not in now and name not in refused
+        }
+        if not gone:
+            return
+        left = {name: one for name, one in self._removals.items() if f"Job/{name}" not in gone}
+        kept = dict(list(left.items())[-REMOVALS_MAX:])
+        with contextlib.suppress(git_commands.GitError, OSError):
+            found = self._lineage.removals(gone)
+            kept |= {label.removeprefix("Job/"): one for label, one in found.items()}
+        self._removals = kept
 
     def _apply_files(self, head: str, trust: trust_state.Trust) -> bool:
         """Apply the files that a revision changed; return False if that would leave nothing."""

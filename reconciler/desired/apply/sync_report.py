@@ -73,6 +73,7 @@ class SyncReport:
                 refused=view.refused,
                 status=status,
                 quarantined=view.quarantined,
+                removals=view.removals,
             )
         return self.last
 

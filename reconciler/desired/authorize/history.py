@@ -5,6 +5,7 @@ that no judgeable commits lead to is judged alone: it is the first one, or an op
 it.
 """
 
+import re
 from collections.abc import Mapping, MutableMapping, Sequence
 
 from reconciler.desired.authorize import (
@@ -16,6 +17,7 @@ from reconciler.desired.authorize import (
 )
 from reconciler.desired.documents import document_reader, name_owners, revision_limits
 from reconciler.desired.git import commit_log, source, tree_diff
+from reconciler.model import desired
 from reconciler.model.values import revision_names
 
 #: Heads that were accepted and are remembered.
@@ -23,6 +25,11 @@ TAKEN_MAX = 100
 #: The rules that hold a head because of its size, and because of the commits that lead to it.
 TOO_LARGE = "revision-too-large"
 TOO_MANY = "too-many-commits"
+#: The most files, and commits of them, that are looked at for who took objects out, if no commit
+#: of the line did.
+REMOVED_PATHS_MAX, REMOVERS_MAX = 1000, 100
+#: The subject of a commit of ``muster cancel``, alone or with other requests of the same person.
+_CANCEL = re.compile(r"Cancel (?:Job/[^\s:]+|[0-9]+ jobs?(?:, [^:]*)?)(?:: (?P<reason>.+))?")
 
 
 class HeldError(Exception):
@@ -255,19 +262,58 @@ class Lineage:
 
         If nothing leads to the head, the commits that changed these files tell.
         """
-        line: Sequence[commit_log.Commit] = self.line
-        ids = [one.id for one in line]
-        if self.at in ids:
-            line = line[: ids.index(self.at) + 1]
+        line = self._reached()
         if line and self._alone:
             line = self._source.log.history(line[-1].id, paths, name_owners.COMMITS_MAX)
         return name_owners.first(self._source, line, label, paths, self._parsed)
+
+    def removals(self, homes: Mapping[str, str]) -> dict[str, desired.Removal]:
+        """Return who took objects out of their files, by label, as far as the commits tell.
+
+        A removal that was held is in an older commit than the line, which approves it.
+
+        Args:
+            homes: the file of each object, by label.
+
+        Raises:
+            GitError: a commit cannot be read.
+        """
+        line = self._reached()
+        if not line:
+            return {}
+        found = name_owners.removers(self._source, line, homes, self._parsed)
+        left = {label: path for label, path in homes.items() if label not in found}
+        if left:
+            paths = sorted(set(left.values()))[:REMOVED_PATHS_MAX]
+            older = self._source.log.history(line[-1].id, paths, REMOVERS_MAX)
+            found |= name_owners.removers(self._source, older, left, self._parsed)
+        return {
+            label: removal_by(commit, self.signers.get(commit.id, ""))
+            for label, commit in found.items()
+        }
+
+    def _reached(self) -> Sequence[commit_log.Commit]:
+        """Return the line up to the commit that is applied now."""
+        ids = [one.id for one in self.line]
+        return self.line[: ids.index(self.at) + 1] if self.at in ids else self.line
 
     def how_to_restore(self, head: str, in_force: str) -> str:
         """Return how to restore everything that a revision removed, with ``in_force`` before it."""
         if [one.id for one in self.line] == [head] and not self.line[0].merge:
             return f"Put it back: `git revert {head[:12]}`"
         return f"Put it back: `git checkout {in_force[:12]} -- .` at the top of a clone, and commit"
+
+
+def removal_by(commit: commit_log.Commit, signer: str) -> desired.Removal:
+    """Return the removal of objects by a commit; ``signer`` is empty if nobody is known to be."""
+    cancel = _CANCEL.fullmatch(commit.subject)
+    return desired.Removal(
+        by=signer or commit.author,
+        commit=commit.id,
+        at=float(commit.at),
+        is_cancel=cancel is not None,
+        reason=(cancel["reason"] or "") if cancel else "",
+    )
 
 
 def broken(head: str, error: tree_diff.BrokenTreeError) -> HeldError:

@@ -99,6 +99,37 @@ def first(
     return counts or min(paths)
 
 
+def removers(
+    repository: source.GitSource,
+    line: Sequence[commit_log.Commit],
+    homes: Mapping[str, str],
+    parsed: MutableMapping[str, document_reader.File] | None = None,
+) -> dict[str, commit_log.Commit]:
+    """Return the last commit that took each object out of its file, by label, as far as found.
+
+    Args:
+        repository: of the commits.
+        line: commits, the oldest first; each is compared with its parent.
+        homes: the file of each object, by label.
+        parsed: cache of parsed blobs, which is filled; None: no cache.
+
+    Raises:
+        GitError: a commit cannot be read.
+    """
+    read = _BlobReader(repository, {} if parsed is None else parsed)
+    left: dict[str, list[str]] = {}
+    for label, path in homes.items():
+        left.setdefault(path, []).append(label)
+    found: dict[str, commit_log.Commit] = {}
+    for commit, changes in reversed(list(repository.along(line[-COMMITS_MAX:]))):
+        for path, old, new in changes:
+            for label in left.get(path, ()):
+                was_there = label not in found and read.holds(old, label, before=False)
+                if was_there and not read.holds(new, label, before=True):
+                    found[label] = commit
+    return found
+
+
 class _BlobReader:
     """A reader of blobs that parses each once."""
 

@@ -11,7 +11,7 @@ from reconciler.model.desired.pools import Pool, Volume, merge_levels
 from reconciler.model.desired.queues import Queue, Quota, Reservation
 from reconciler.model.desired.settings import AdmissionPolicy, ClusterSettings, Prune
 from reconciler.model.policy.access import Access
-from reconciler.model.values import log_lines
+from reconciler.model.values import log_lines, times
 
 
 class Structure(msgspec.Struct, frozen=True):
@@ -199,6 +199,35 @@ class RefusedJob(msgspec.Struct, frozen=True):
     home: str
 
 
+#: The message about a job whose document is gone, if nobody knows who took it out.
+REMOVED = "its document was removed from git"
+
+
+class Removal(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The commit that took a job's document out of git.
+
+    Attributes:
+        by: who signed the commit, if that was checked, else its author.
+        commit: its hash.
+        at: the time that it claims, in seconds since the epoch.
+        is_cancel: it was made by ``muster cancel``.
+        reason: given for that; empty: none.
+    """
+
+    by: str
+    commit: str
+    at: float
+    is_cancel: bool = False
+    reason: str = ""
+
+    def text(self) -> str:
+        """``cancelled by WHO at TIME in COMMIT: REASON``, or ``removed from git by`` and so on."""
+        verb = "cancelled" if self.is_cancel else "removed from git"
+        because = f": {self.reason}" if self.reason else ""
+        told = f"{verb} by {self.by} at {times.format_time(self.at)} in {self.commit[:7]}{because}"
+        return log_lines.escape(told)
+
+
 class Desired(msgspec.Struct, frozen=True):
     """Desired state at one moment.
 
@@ -206,7 +235,8 @@ class Desired(msgspec.Struct, frozen=True):
     nothing changed. ``jobs`` maps names to normalised jobs; a job whose newest version is refused
     is there in its last good version. ``refused`` maps jobs without any good version to their
     problem, shown as ``Invalid``. ``quarantined`` maps quarantined jobs to the message about them.
-    ``recovery`` is set while the store may be older than what nodes run.
+    ``recovery`` is set while the store may be older than what nodes run. ``removals`` maps jobs
+    that were taken out of git lately to who did that, as far as it is known.
     """
 
     generation: int = 0
@@ -216,6 +246,12 @@ class Desired(msgspec.Struct, frozen=True):
     status: SyncStatus = SyncStatus()
     quarantined: Mapping[str, str] = msgspec.field(default_factory=dict, name="aside")
     recovery: Recovery | None = None
+    removals: Mapping[str, Removal] = {}
+
+    def why_removed(self, job: str) -> str:
+        """Return the message about a job whose document is gone."""
+        removal = self.removals.get(job)
+        return REMOVED if removal is None else removal.text()
 
     @property
     def awaiting(self) -> frozenset[str]:

@@ -139,6 +139,7 @@ class World:
         self.jobs: dict[str, desired.Job] = {}
         self.generation = 0
         self.refused: dict[str, str] = {}
+        self.removals: dict[str, desired.Removal] = {}
         self.sync: Literal["Synced", "Unknown"] = "Synced"
         self.status: desired.SyncStatus | None = None
         self.memory = observed_state.ObservedState(records.Observed(), leader_since=self.now)
@@ -173,6 +174,7 @@ class World:
             structure=self.structure,
             jobs=dict(self.jobs),
             refused=dict(self.refused),
+            removals=dict(self.removals),
             status=self.status or desired.SyncStatus(sync=self.sync),
         )
         reports, answered = self.memory.take_input()

@@ -46,6 +46,7 @@ class Repository:
         message: str = "test",
         merge: str | None = None,
         at: int = 0,
+        author: str = "test@example.org",
     ) -> str:
         """Commit ``files`` (None removes) on top of the branch, or of ``parent``.
 
@@ -55,6 +56,7 @@ class Repository:
         """
         parts = [f"commit refs/heads/{branch}\n".encode()]
         said = message.encode()
+        parts.append(b"author Test <%s> %d +0000\n" % (author.encode(), at))
         parts.append(b"committer Test <test@example.org> %d +0000\n" % at)
         parts.append(b"data %d\n%s\n" % (len(said), said))
         exists = git(self.path, "for-each-ref", f"refs/heads/{branch}")

@@ -165,6 +165,24 @@ def test_removal_of_the_document_cancels() -> None:
     assert world.state("a") is JobState.CANCELLED, "a run happens once, re-added or not"
 
 
+def test_a_removed_job_says_who_removed_it_if_that_is_known() -> None:
+    world = World(nodes=1, cpu=1)
+    world.commit(job("a"), job("b"), job("c"))
+    world.settle()
+    commit = "1a2b3c4d" * 5
+    world.removals = {
+        "a": desired.Removal("ada@example.org", commit, 60.0, True, "wrong data"),
+        "b": desired.Removal("bob@example.org", commit, 60.0),
+    }
+    world.commit(remove=("a", "b", "c"))
+    world.settle()
+    assert {name: record.message for name, record in world.memory.jobs.items()} == {
+        "a": "cancelled by ada@example.org at 1970-01-01T00:01:00.000Z in 1a2b3c4: wrong data",
+        "b": "removed from git by bob@example.org at 1970-01-01T00:01:00.000Z in 1a2b3c4",
+        "c": "its document was removed from git",
+    }
+
+
 def test_hold_keeps_a_job_and_release_lets_it_go() -> None:
     world = World()
     world.commit(job("a", suspend=True))
