@@ -146,20 +146,27 @@ class SpentRuns:
     def _why(self, api: api_client.ApiClient, name: str, key: str) -> str:
         try:
             job = api.get(f"/v1/jobs/{name}", key=key)["job"]
-            newest = api.get(f"/v1/jobs/{name}")["job"]["run"]
         except api_client.ApiError as error:
             if error.status == 404:
                 return ""
             if error.status == 410:
-                return past_runs.why_not_again(key, "over")
+                return past_runs.why_not_again(key, past_runs.OVER, _highest_run(api, name))
             raise
-        is_over = job["removed"] or job["state"] in states.FINISHED_JOB_STATES
         # a controller of an earlier version shows the newest run whatever is asked
-        return (
-            past_runs.why_not_again(key, job["state"], newest)
-            if is_over and job.get("key") == key
-            else ""
-        )
+        if job.get("key") != key or not past_runs.is_spent(job["state"], is_removed=job["removed"]):
+            return ""
+        return past_runs.why_not_again(key, job["state"], job.get("highestRun", 0))
+
+
+def _highest_run(api: api_client.ApiClient, name: str) -> int:
+    """Return the highest number of a run of a name; 0: no run of it has a record."""
+    try:
+        found: int = api.get(f"/v1/jobs/{name}")["job"].get("highestRun", 0)
+    except api_client.ApiError as error:
+        if error.status == 404:
+            return 0
+        raise
+    return found
 
 
 def without_start(

@@ -168,7 +168,8 @@ class JobView(json_format.View, frozen=True):
     ``elementsOfAllRuns`` has the same of a run of chosen elements together with those before it,
     each element as in its newest run.
     ``code`` says which code its tasks start with; empty: none travels with it.
-    ``ephemeral``: no file in git describes it.
+    ``ephemeral``: no file in git describes it. ``highestRun`` is the highest number of a run of its
+    name; 0 in lists.
     """
 
     name: str
@@ -204,6 +205,7 @@ class JobView(json_format.View, frozen=True):
     elements_of_all_runs: dict[str, str] = {}
     code: str = ""
     ephemeral: bool = False
+    highest_run: int = 0
 
 
 class NodeUsageView(json_format.View, frozen=True):

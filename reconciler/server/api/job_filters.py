@@ -8,7 +8,7 @@ from litestar.params import Parameter, QueryParameter
 from reconciler.model.state import records
 from reconciler.model.values import index_ranges, times
 from reconciler.server import errors
-from reconciler.server.auth import tokens
+from reconciler.server.auth import read_rights, tokens
 from reconciler.store import StoreReader
 
 #: The most patterns of names in one request.
@@ -110,18 +110,24 @@ def parse_elements(written: str) -> tuple[int, ...]:
 
 
 def find_run(
-    reader: StoreReader, name: str, run: int | None, key: str | None
+    reader: StoreReader,
+    name: str,
+    run: int | None,
+    key: str | None,
+    rights: read_rights.ReadRights,
 ) -> records.JobRecord | None:
     """Return the run of a job with a key, else with a number, else the newest; None: none.
 
     Raises:
-        Failure: there never was one with the key (404), or its record is gone (410).
+        Failure: there never was one with the key, or the caller may not know (404); or its record
+            is gone (410).
     """
     if key is None:
         return reader.job(name, run)
     found = reader.run(key)
     if found is not None and found.name == name:
         return found
-    if key.rsplit(".", 2)[0] == name and reader.has_begun(key):
+    is_of_name = key.rsplit(".", 2)[0] == name
+    if is_of_name and rights.may_know_forgotten(name) and reader.has_begun(key):
         raise errors.Failure(410, f"run {key} has ended, and its record is gone")
     raise errors.Failure(404, f"there is no run {key} of Job/{name}")

@@ -248,7 +248,8 @@ def job(
     With ``element`` alone it is the newest run that has this element.
     What its tasks write is shown as in the list of jobs.
     """
-    found = job_filters.find_run(store.reader, name, run, key)
+    rights = rights_of(store.reader, request)
+    found = job_filters.find_run(store.reader, name, run, key, rights)
     if found is None:
         refused = refused_or_none(store.reader, name, run)
         if refused is None:
@@ -274,8 +275,8 @@ def job(
         running=store.reader.tasks_running([found]).get(found.key, 0),
     )
     shown = array_views.with_indexes(shown, found, store.reader)
-    shown = rights_of(store.reader, request).job(shown)
-    return envelopes.JobEnvelope(job=shown, **envelopes.head(link.published))
+    shown = msgspec.structs.replace(shown, highest_run=store.reader.highest_run(name))
+    return envelopes.JobEnvelope(job=rights.job(shown), **envelopes.head(link.published))
 
 
 def show_nodes(reader: StoreReader, sessions: Sessions) -> list[view_types.NodeView]:

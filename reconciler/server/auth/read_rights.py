@@ -91,6 +91,21 @@ class ReadRights:
         if why:
             raise errors.Failure(403, why)
 
+    def may_know_forgotten(self, name: str) -> bool:
+        """Return True if the caller may know which runs of a name there were without a record now.
+
+        A key says what was run, and nobody knows any more whose it was. The right to read the
+        newest job of the name decides. If there is none, so does the right to have jobs: who
+        submits one of the name is told the same.
+        """
+        if self.everything:
+            return True
+        newest = self._reader.job(name)
+        if newest is not None:
+            return not self.why_not(name, newest.spec.queue, newest.spec.owner)
+        known = authorization.Once(self._reader)
+        return not authorization.why_no_job(known, self._caller.name)
+
     def job(self, of: view_types.JobView) -> view_types.JobView:
         """Return as much of a job as the caller may read."""
         return unread_views.job_view(of) if self.why_not(of.name, of.queue, of.owner) else of

@@ -73,9 +73,9 @@ def why_spent(reader: StoreReader, key: str) -> str:
     if not reader.has_begun(key):
         return ""
     found = reader.run(key)
-    if found is not None and not (found.finished or found.removed):
+    state = past_runs.OVER if found is None else found.state.value
+    if not past_runs.is_spent(state, is_removed=found is not None and found.removed):
         return ""
-    state = "over" if found is None else found.state.value
     return past_runs.why_not_again(key, state, reader.highest_run(key.rsplit(".", 2)[0]))
 
 
