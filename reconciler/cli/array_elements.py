@@ -17,11 +17,7 @@ _NAMED = re.compile(r"([^\[\]]+)\[(\d{1,6})\]")
 _SET = re.compile(r"([^\[\]*?]+)\[([^\[\]]+)\]")
 #: How many elements of an array are shown, and how much of the names of those in a state.
 ELEMENTS_SHOWN, INDEXES_SHOWN = 20, 40
-#: States of elements, those that are looked for first.
-_RANK = (
-    *("Failed", "TimedOut", "Cancelled"),
-    *("Running", "Starting", "Pending", "Held", "Succeeded"),
-)
+_RANK = tuple(state.value for state in states.ELEMENT_RANK)
 #: Characters that no name of a job has.
 BRACKETS = frozenset("[]")
 
@@ -111,36 +107,6 @@ def require_element(job: Json, element: int) -> None:
             terminal.fail(f"{name} has no element {element}; it has {known}")
     elif element >= count:
         terminal.fail(f"{name} has no element {element}; its {count} elements count from 0")
-
-
-def first_of(job: Json) -> tuple[str, int]:
-    """Return the elements of an array to show first, and how many others there are.
-
-    What failed comes first, then what runs. A controller of an earlier version does not say which
-    do: then there are none.
-    """
-    by_state = job.get("elementIndexes") or {}
-    ranked = [one for state in _RANK for one in index_ranges.parse(by_state.get(state, ""))]
-    return index_ranges.fold(ranked[:ELEMENTS_SHOWN]), len(ranked[ELEMENTS_SHOWN:])
-
-
-def newest_tries(job: Json, elements: str) -> list[Json]:
-    """Return the newest try at each of some elements of an array, failed ones first."""
-    place = {
-        element: rank
-        for rank, state in enumerate(_RANK)
-        for element in index_ranges.parse((job.get("elementIndexes") or {}).get(state, ""))
-    }
-    wanted = frozenset(index_ranges.parse(elements))
-    newest: dict[int, int] = {}
-    for one in job["attempts"]:
-        newest[one["element"]] = max(newest.get(one["element"], 0), one["attempt"])
-    found = [
-        one
-        for one in job["attempts"]
-        if one["element"] in wanted and one["attempt"] == newest[one["element"]]
-    ]
-    return sorted(found, key=lambda one: (place[one["element"]], one["element"]))
 
 
 def counts_text(by_state: dict[str, str]) -> str:

@@ -205,6 +205,7 @@ def attempts(
     element: int | Sequence[int] | None,
     alive: bool | None,
     alive_first: bool,
+    newest: bool,
     limit: int,
 ) -> sa.Select[tuple[bytes]]:
     """Select attempts at the tasks of one run. See ``StoreReader.attempts``."""
@@ -218,6 +219,12 @@ def attempts(
         conditions.append(table.element.in_(element))
     if alive is not None:
         conditions.append(table.state != ENDED if alive else table.state == ENDED)
+    if newest:
+        other = schema.ATTEMPTS.alias().c
+        of_element = (other.job == name, other.run == int(number), other.job_key == run)
+        last = sa.select(sa.func.max(other.try_number)).where(*of_element)
+        last = last.where(other.element == table.element)
+        conditions.append(table.try_number == last.scalar_subquery())
     first = [table.state == ENDED] if alive_first else []
     statement = sa.select(table.body).where(*conditions)
     return statement.order_by(*first, *_TASK_ORDER).limit(min(limit, ROWS_MAX))

@@ -182,6 +182,7 @@ class StoreReader:
         element: int | Sequence[int] | None = None,
         alive: bool | None = None,
         alive_first: bool = False,
+        newest: bool = False,
         limit: int = 1000,
     ) -> list[records.AttemptRecord]:
         """Return attempts at the tasks of one run, by element and the oldest first.
@@ -189,9 +190,10 @@ class StoreReader:
         ``element`` is one or several of an array, at most ``ROWS_MAX``; None: all.
         ``run`` is the run's key (``JobRecord.key``): a job's name and run number can be those of
         somebody else's later job. ``alive_first`` puts those that have not ended before all others.
+        ``newest``: of each element only the last try.
         """
         statement = statements.attempts(
-            run, element=element, alive=alive, alive_first=alive_first, limit=limit
+            run, element=element, alive=alive, alive_first=alive_first, newest=newest, limit=limit
         )
         with database.told(self.url):
             return [codec.attempt(row.body) for row in self.rows(statement)]

@@ -10,7 +10,7 @@ import typer
 
 from reconciler.cli import array_elements, common_options, context, reason_order, terminal
 from reconciler.cli.cluster import inspect_commands
-from reconciler.cli.jobs import explain_start, job_list, removals, run_status, show_usage
+from reconciler.cli.jobs import explain_start, job_list, run_status, show_usage
 from reconciler.model.values import found_values, quantities, times
 
 Json = Any
@@ -70,25 +70,35 @@ def explain(
         ),
     ] = None,
     *,
+    run: Annotated[
+        int | None,
+        typer.Option("--run", help="A run by its number, from 1. Default: the newest.", min=1),
+    ] = None,
     output: context.Form = terminal.Output.TABLE,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Explain why a job waits, now or in the past.
+    """Explain why a job waits, now or in the past, or why a run ended.
 
     Shows each reason, what ends it, and the estimated start. --at decides the cycle of that moment
     again, from the controller's journal, and exits with 1 if the decision differs from the recorded
-    one.
+    one. For an array element, JOB[ELEMENT], it is the newest run that has it.
 
     Example: muster explain train
 
+    Example: muster explain "sweep[7]" --run 1
+
     Example: muster explain train --at 8h
     """
+    if at is not None and run is not None:
+        terminal.fail(
+            "--at and --run can't be used together: --at is about the run of that moment",
+            terminal.USAGE,
+        )
     moment = None if at is None else _moment(at)
     job, element = array_elements.parse_name(name)
     with context.controller(server, token_file) as api:
-        item = api.get(f"/v1/jobs/{job}/explain", at=moment)
-        removal = "" if output.is_data else removals.removal_text(api, item["job"])
+        item = api.get(f"/v1/jobs/{job}/explain", at=moment, run=run, element=element)
     if element is not None:
         array_elements.require_element(item["job"], element)
     replayed = item.get("replayed")
@@ -98,7 +108,6 @@ def explain(
         if replayed:
             _explain_cycle(replayed)
         now = terminal.parse_time(replayed["decided"]) if replayed else time.time()
-        item["removal"] = removal
         _explain_job(item, now or time.time(), past=bool(replayed), element=element)
     if replayed and replayed["disagreements"]:
         terminal.fail(
@@ -150,17 +159,18 @@ def _explain_job(item: Json, now: float, *, past: bool = False, element: int | N
     leaves = f", {told}" if (told := job_list.stopping_text(job)) else ""
     verb = "was" if past else "is"
     state = reason_order.state_text(job, item.get("reasons") or ())
-    _say(f"{job['name']} {verb} {state}{_on_nodes(job)}{_spans(job)}{leaves}.")
+    which = f" (run {job['run']})" if item.get("isEarlierRun") else ""
+    _say(f"{job['name']}{which} {verb} {state}{_on_nodes(job)}{_spans(job)}{leaves}.")
     if told := job_list.tasks_text(job):
         _say(f"{told}.")
     _explain_elements(job)
     if element is not None and job.get("array"):
-        _say(f"\n{array_elements.describe_element(job, element)}")
+        newer = " The newest run does not have it." if item.get("isEarlierRun") else ""
+        _say(f"\n{array_elements.describe_element(job, element)}{newer}")
     _explain_silence(item, now)
     told_below = [one["message"] for one in item.get("reasons") or []]
     if job.get("message") and job["message"] not in told_below:
-        removal = item.get("removal")
-        _say(f"\n{job['message']}{f': {removal}' if removal else ''}")
+        _say(f"\n{job['message']}")
     if job["state"] in job_list.FINISHED:
         _tell_story(item)
     elif job.get("array") and item.get("reasons") and job["state"] not in job_list.WAITING:
@@ -231,6 +241,8 @@ def _explain_elements(job: Json) -> None:
         return
     told = ", ".join(f"{count} {state}" for state, count in counts.items())
     _say(f"\n{terminal.counted(sum(counts.values()), 'element')}: {told}.")
+    if whole := job.get("elementsOfAllRuns"):
+        _say(f"All runs of this array: {array_elements.counts_text(whole)}.")
     here: dict[str, set[int]] = {}
     for one in job["attempts"]:
         if one["state"] != "Ended":

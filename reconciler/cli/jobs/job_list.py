@@ -188,7 +188,8 @@ def _move_down(rows: list[list[str]], items: list[Json], room: int) -> dict[int,
 
 def _elements(item: Json, *, short: bool = False) -> str:
     """Return how many elements succeeded, of how many, and how many ended otherwise."""
-    counts = item["elements"] if item["array"] else {}
+    # of a run of chosen elements the whole array is shown
+    counts = (item.get("wholeElements") or item["elements"]) if item["array"] else {}
     total = sum(counts.values())
     if not total:
         return "-"

@@ -13,7 +13,7 @@ from reconciler.cli import (
     reason_order,
     terminal,
 )
-from reconciler.cli.jobs import explain_start, job_list, removals, show_usage
+from reconciler.cli.jobs import explain_start, job_list, show_usage
 
 if TYPE_CHECKING:
     from reconciler.operations.client import api_client
@@ -25,8 +25,6 @@ Json = Any
 #: Ends of attempts caused by other jobs, and how many evictions `muster job` shows.
 EVICTED = frozenset({"Preempted"})
 EVICTIONS_SHOWN, EVENTS_MAX = 3, 1000
-#: How many tries the elements that are shown first may have, at the most that a server tells of.
-TRIES_MAX = 1000
 #: How many different messages of attempts it shows.
 NOTES_SHOWN = 5
 
@@ -60,41 +58,23 @@ def job(
     """
     name, element = array_elements.parse_name(name)
     with context.controller(server, token_file) as api:
-        item = api.get(f"/v1/jobs/{name}", run=run, element=element)["job"]
+        leading = None if output.is_data else array_elements.ELEMENTS_SHOWN
+        item = api.get(f"/v1/jobs/{name}", run=run, element=element, leading=leading)["job"]
         if element is not None:
             array_elements.require_element(item, element)
             if run is None:
                 newest = api.get(f"/v1/jobs/{name}", attempts=0)["job"]["run"]
                 item["newestRun"] = newest
-        elif item["array"] and not output.is_data:
-            item = _with_first(api, item)
         evicted = []
         if any(one.get("endReason") in EVICTED for one in item["attempts"]):
             happened = api.get("/v1/events", job=name, limit=EVENTS_MAX)["items"]
             evicted = [one for one in happened if one["kind"] == "JobEvicted"]
-        removal = "" if output.is_data else removals.removal_text(api, item)
         nodes = [] if output.is_data else _nodes(api, item["attempts"])
     if output in (terminal.Output.JSON, terminal.Output.YAML):
         terminal.print_document(item, output)
         return
     measured = show_usage.with_busy(item["attempts"], nodes)
-    show_job({**item, "removal": removal, "attempts": measured}, evicted, element)
-
-
-def _with_first(api: Any, item: Json) -> Json:
-    """Return an array with the newest tries of the elements to show first, and no others."""
-    elements, others = array_elements.first_of(item)
-    if not elements:
-        return item
-    answer = api.get(
-        f"/v1/jobs/{item['name']}",
-        run=item["run"],
-        key=item.get("key"),
-        elements=elements,
-        attempts=TRIES_MAX,
-    )
-    tries = array_elements.newest_tries(answer["job"], elements)
-    return {**item, "attempts": tries, "notShown": others}
+    show_job({**item, "attempts": measured}, evicted, element)
 
 
 def _nodes(api: Any, attempts: list[Json]) -> list[Json]:
@@ -108,10 +88,7 @@ def _nodes(api: Any, attempts: list[Json]) -> list[Json]:
 
 
 def show_job(item: Json, evicted: list[Json], element: int | None = None) -> None:
-    """Print the facts of a job and its attempts, or those of one `element` only.
-
-    `removal` in the item says which commit removed its document.
-    """
+    """Print the facts of a job and its attempts, or those of one `element` only."""
     facts(item, evicted)
     attempts = item.get("attempts") or []
     if element is not None and item["array"]:
@@ -129,8 +106,8 @@ def show_job(item: Json, evicted: list[Json], element: int | None = None) -> Non
         )
         _show_notes(attempts)
         show_usage.show(attempts)
-    if item.get("notShown"):
-        others = terminal.counted(item["notShown"], "more element")
+    if item.get("elementsLeftOut"):
+        others = terminal.counted(item["elementsLeftOut"], "more element")
         terminal.note(f"and {others}: muster job '{item['name']}[N]' shows one")
 
 
@@ -181,8 +158,6 @@ def facts(item: Json, evicted: list[Json]) -> None:
     for one in item.get("setByPolicy") or ():
         said = f"is {one['value']}" if one["value"] else "is removed"
         lines.append(("Policy", f"{one['policy']}: {one['field']} {said}"))
-    if item.get("removal"):
-        lines.append(("Removed", item["removal"]))
     before = len(evicted) - EVICTIONS_SHOWN
     if before > 0:
         times_before = terminal.counted(before, "time")

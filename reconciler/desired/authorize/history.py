@@ -288,7 +288,7 @@ class Lineage:
             older = self._source.log.history(line[-1].id, paths, REMOVERS_MAX)
             found |= name_owners.removers(self._source, older, left, self._parsed)
         return {
-            label: removal_by(commit, self.signers.get(commit.id, ""))
+            label: removal_by(commit, self.signers.get(commit.id))
             for label, commit in found.items()
         }
 
@@ -304,11 +304,17 @@ class Lineage:
         return f"Put it back: `git checkout {in_force[:12]} -- .` at the top of a clone, and commit"
 
 
-def removal_by(commit: commit_log.Commit, signer: str) -> desired.Removal:
-    """Return the removal of objects by a commit; ``signer`` is empty if nobody is known to be."""
+def removal_by(commit: commit_log.Commit, signer: str | None) -> desired.Removal:
+    """Return the removal of objects by a commit.
+
+    Args:
+        commit: it.
+        signer: who signed it; empty: nobody who is known; None: nobody has checked.
+    """
+    who = commit.author if signer is None else signer or f"nobody known (claims {commit.author})"
     cancel = _CANCEL.fullmatch(commit.subject)
     return desired.Removal(
-        by=signer or commit.author,
+        by=who,
         commit=commit.id,
         at=float(commit.at),
         is_cancel=cancel is not None,

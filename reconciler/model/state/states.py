@@ -88,6 +88,11 @@ ELEMENT_CODE = {state: code for code, state in enumerate(ELEMENT_CODES)}
 FINISHED_JOB_STATES = frozenset(
     {JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.TIMED_OUT}
 )
+#: States of elements of an array, those first that people look for first.
+ELEMENT_RANK: tuple[JobState, ...] = (
+    *(JobState.FAILED, JobState.TIMED_OUT, JobState.CANCELLED),
+    *(JobState.RUNNING, JobState.STARTING, JobState.PENDING, JobState.HELD, JobState.SUCCEEDED),
+)
 #: A job in one of these has no run that has begun or ended.
 WAITING_JOB_STATES = frozenset({JobState.HELD, JobState.PENDING})
 

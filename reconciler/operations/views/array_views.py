@@ -1,6 +1,6 @@
 """Arrays as people and programs see them: which of their elements are in which state."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -11,6 +11,10 @@ from reconciler.store import StoreReader
 
 #: How many earlier runs of an array are looked at.
 RUNS_MAX = 20
+#: How many attempts are read to find the newest tries of some elements.
+TRIES_MAX = 10_000
+#: The place of each code of a state of elements among those that people look for first.
+_PLACE = [states.ELEMENT_RANK.index(state) for state in states.ELEMENT_CODES]
 
 
 def with_indexes(
@@ -24,10 +28,74 @@ def with_indexes(
     if record.spec.array_count is None:
         return shown
     indexes = {state.value: text for state, text in record.elements_by_state().items()}
-    whole: dict[str, str] = {}
-    if record.spec.array_only:
-        whole = over_runs(record, earlier_runs(reader, record))
-    return msgspec.structs.replace(shown, element_indexes=indexes, elements_of_all_runs=whole)
+    by_state = _whole(record, reader)
+    return msgspec.structs.replace(
+        shown,
+        element_indexes=indexes,
+        elements_of_all_runs={state: index_ranges.fold(of) for state, of in by_state.items()},
+        whole_elements={state: len(of) for state, of in by_state.items()},
+    )
+
+
+def with_whole(
+    shown: view_types.JobView, record: records.JobRecord, reader: StoreReader
+) -> view_types.JobView:
+    """Return the view of a run of chosen elements with the numbers of those of the whole array;
+    others as they are.
+
+    Raises:
+        StoreError: the store can't be read.
+    """
+    by_state = _whole(record, reader)
+    if not by_state:
+        return shown
+    whole = {state: len(of) for state, of in by_state.items()}
+    return msgspec.structs.replace(shown, whole_elements=whole)
+
+
+def _whole(record: records.JobRecord, reader: StoreReader) -> dict[str, list[int]]:
+    """Return the elements of an array over all its runs, by state; none for any other run."""
+    if record.spec.array_count is None or not record.spec.array_only:
+        return {}
+    return over_runs(record, earlier_runs(reader, record))
+
+
+def leading_elements(record: records.JobRecord, most: int) -> tuple[int, ...]:
+    """Return the elements of an array whose tries people look for first, those first of all.
+
+    Elements that wait for their first try have none to be shown.
+
+    Args:
+        record: the run, with its notes.
+        most: how many.
+    """
+    pending = states.ELEMENT_CODE[states.JobState.PENDING]
+    tried = [
+        element
+        for element in record.spec.run_elements
+        if record.elements[element] != pending or element in record.notes
+    ]
+    tried.sort(key=lambda element: _PLACE[record.elements[element]])
+    return tuple(tried[:most])
+
+
+def leading_tries(
+    reader: StoreReader, record: records.JobRecord, elements: Sequence[int], most: int
+) -> list[records.AttemptRecord]:
+    """Return the newest try at each of some elements of an array, in the order of these.
+
+    Args:
+        reader: the store.
+        record: the run.
+        elements: in order.
+        most: how many attempts; those of the last elements are left out.
+
+    Raises:
+        StoreError: the store can't be read.
+    """
+    place = {element: number for number, element in enumerate(elements)}
+    found = reader.attempts(record.key, element=elements, newest=True, limit=TRIES_MAX)
+    return sorted(found, key=lambda one: place[one.element])[:most]
 
 
 def earlier_runs(reader: StoreReader, record: records.JobRecord) -> Iterator[records.JobRecord]:
@@ -63,7 +131,9 @@ def run_of_element(
     return next((one for one in earlier if element in one.spec.run_elements), record)
 
 
-def over_runs(record: records.JobRecord, earlier: Iterable[records.JobRecord]) -> dict[str, str]:
+def over_runs(
+    record: records.JobRecord, earlier: Iterable[records.JobRecord]
+) -> dict[str, list[int]]:
     """Return the elements of an array by the state in the newest run that has each.
 
     Args:
@@ -79,7 +149,4 @@ def over_runs(record: records.JobRecord, earlier: Iterable[records.JobRecord]) -
     by_state: dict[int, list[int]] = {}
     for element, code in found.items():
         by_state.setdefault(code, []).append(element)
-    return {
-        states.ELEMENT_CODES[code].value: index_ranges.fold(of)
-        for code, of in sorted(by_state.items())
-    }
+    return {states.ELEMENT_CODES[code].value: of for code, of in sorted(by_state.items())}

@@ -105,7 +105,8 @@ class Explanation(Envelope, frozen=True, kw_only=True):
     ``borrowers`` are the queues furthest above their guarantee, if the job waits. ``notReclaimed``
     is why they return nothing for it, if known. ``silent`` are the silent nodes with tasks of the
     job. ``replayed`` is the cycle of an answer about the past; ``asOf`` and ``revision`` are then
-    that cycle's. It is null in an answer about now.
+    that cycle's. It is null in an answer about now. ``isEarlierRun``: the job has had another run
+    since; the events are those of this one.
     """
 
     job: view_types.JobView
@@ -116,6 +117,7 @@ class Explanation(Envelope, frozen=True, kw_only=True):
     not_reclaimed: str = ""
     silent: list[past_reasons.SilentNode] = []
     replayed: past_reasons.ReplayedCycle | None = None
+    is_earlier_run: bool = False
 
 
 class SnapshotEnvelope(Envelope, frozen=True, kw_only=True):

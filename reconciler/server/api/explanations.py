@@ -6,7 +6,7 @@ with a time limit.
 """
 
 import time
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from litestar import Request, get
@@ -14,13 +14,19 @@ from litestar.concurrency import sync_to_thread
 from litestar.di import NamedDependency
 from litestar.params import Parameter
 
-from reconciler.model.state import records
+from reconciler.model.state import events, identifiers, records
 from reconciler.model.state.states import AttemptState
 from reconciler.model.values import times
 from reconciler.operations.history import past_reasons
-from reconciler.operations.views import job_views, stored_views
+from reconciler.operations.views import (
+    array_views,
+    attempt_views,
+    job_views,
+    stored_views,
+    view_types,
+)
 from reconciler.server import errors
-from reconciler.server.api import envelopes, queries
+from reconciler.server.api import envelopes, job_filters, queries
 from reconciler.server.auth import authentication, read_rights
 from reconciler.server.loop_link import LinkClient
 from reconciler.server.process import worker_processes
@@ -69,6 +75,15 @@ def _moment(written: str) -> float:
     return at
 
 
+class _Wanted(NamedTuple):
+    """A question: the job, its run and element, None if not named, and how many events."""
+
+    name: str
+    run: int | None
+    element: int | None
+    limit: int
+
+
 @get(
     "/v1/jobs/{name:str}/explain",
     responses=errors.responses(400, 401, 403, 404, 429, 500, 503),
@@ -87,15 +102,24 @@ async def explain(
             max_length=64, description="RFC 3339: after the last cycle at or before this moment."
         ),
     ] = None,
+    run: Annotated[
+        int | None, Parameter(ge=1, le=2**31, description="A run by its number, without `at`.")
+    ] = None,
+    element: job_filters.Element = None,
     limit: queries.Limit = 100,
 ) -> envelopes.Explanation:
-    """Reasons in order of precedence, and the newest events.
+    """Reasons in order of precedence, and the newest events, of the newest run unless one is named.
+
+    With ``element`` alone it is the newest run that has this element.
 
     What its tasks write is shown as in the list of jobs.
     """
     rights = await sync_to_thread(queries.rights_of, store.reader, request)
     if at is None:
-        return await sync_to_thread(_now, store.reader, link, name, limit, rights)
+        wanted = _Wanted(name, run, element, limit)
+        return await sync_to_thread(_now, store.reader, link, wanted, rights)
+    if run is not None:
+        raise errors.Failure(400, "run: `at` is about the run of that moment; leave one out")
     explained = await replays.explain(name, _moment(at), limit)
     return envelopes.Explanation(
         job=rights.job(explained.job),
@@ -112,14 +136,12 @@ async def explain(
 
 
 def _now(
-    reader: StoreReader,
-    link: LinkClient,
-    name: str,
-    limit: int,
-    rights: read_rights.ReadRights,
+    reader: StoreReader, link: LinkClient, wanted: _Wanted, rights: read_rights.ReadRights
 ) -> envelopes.Explanation:
-    found = reader.job(name)
-    refused = queries.refused_or_none(reader, name) if found is None else None
+    name = wanted.name
+    newest = reader.job(name)
+    found = newest if wanted.run is None else reader.job(name, wanted.run)
+    refused = queries.refused_or_none(reader, name, wanted.run) if found is None else None
     if refused is not None:
         return envelopes.Explanation(
             job=refused,
@@ -128,22 +150,60 @@ def _now(
             events=[],
             **envelopes.head(link.published),
         )
-    if found is None:
-        raise queries.unknown_job(reader, name, None)
-    (shown,) = queries.show_jobs(reader, [found], job_views.ATTEMPTS_IN_JOB, rights)
-    events = map(job_views.event_view, reader.events(job=name, limit=limit))
+    if found is None or newest is None:
+        raise queries.unknown_job(reader, name, wanted.run)
+    if wanted.run is None:
+        found = array_views.run_of_element(reader, found, wanted.element)
+    is_earlier = found.key != newest.key
+    shown = _job_view(reader, found, wanted.element, rights)
+    happened = _events_of(reader, found, wanted.limit, is_earlier=is_earlier)
     usages = stored_views.stored_queues(reader.view(stored_views.QUEUES))
     queue = next((job_views.queue_view(one) for one in usages if one.name == shown.queue), None)
     return envelopes.Explanation(
         job=shown,
         reasons=shown.reasons,
         queue=queue,
-        events=rights.events(events),
+        events=rights.events(map(job_views.event_view, happened)),
         borrowers=past_reasons.borrowers(usages, shown.queue) if shown.reasons else [],
         not_reclaimed=past_reasons.not_reclaimed(found.spec, shown, usages),
         silent=[] if found.finished else _silent(reader, found),
+        is_earlier_run=is_earlier,
         **envelopes.head(link.published),
     )
+
+
+def _job_view(
+    reader: StoreReader,
+    job: records.JobRecord,
+    element: int | None,
+    rights: read_rights.ReadRights,
+) -> view_types.JobView:
+    """Return a run with the attempts that explain it: at the element that is asked for, then at
+    those that have not ended.
+    """
+    most, is_array = job_views.ATTEMPTS_IN_JOB, job.spec.array_count is not None
+    tries = reader.attempts(job.key, alive_first=True, limit=most)
+    if is_array and element is not None:
+        asked_for = reader.attempts(job.key, element=element, alive_first=True, limit=most)
+        tries = [*asked_for, *(one for one in tries if one.element != element)]
+    (shown,) = queries.show_jobs(reader, [job], 0, rights)
+    shown = array_views.with_indexes(shown, job, reader)
+    views = [attempt_views.attempt_view(one, array=is_array) for one in tries[:most]]
+    return rights.job(msgspec.structs.replace(shown, attempts=views))
+
+
+def _events_of(
+    reader: StoreReader, job: records.JobRecord, limit: int, *, is_earlier: bool
+) -> list[events.Event]:
+    """Return the newest events of a job; of an earlier run those of its time and its attempts."""
+    if not is_earlier:
+        return reader.events(job=job.name, limit=limit)
+    return [
+        one
+        for one in reader.events(job=job.name, until=job.ended_at, limit=limit)
+        if (identifiers.run_key_of(one.attempt) == job.key if one.attempt else True)
+        and one.at >= job.submitted_at
+    ]
 
 
 def _silent(reader: StoreReader, job: records.JobRecord) -> list[past_reasons.SilentNode]:

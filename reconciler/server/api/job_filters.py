@@ -1,12 +1,13 @@
 """Parameters that choose jobs of a list, or a run and elements of one job, as text and values."""
 
 import fnmatch
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from litestar.params import Parameter, QueryParameter
 
 from reconciler.model.state import records
 from reconciler.model.values import index_ranges, times
+from reconciler.operations.views import array_views
 from reconciler.server import errors
 from reconciler.server.auth import read_rights, tokens
 from reconciler.store import StoreReader
@@ -15,6 +16,8 @@ from reconciler.store import StoreReader
 PATTERNS_MAX = 64
 #: The most elements of an array in one request.
 ELEMENTS_MAX = 1000
+#: The most elements of an array whose newest tries are asked for without naming them.
+LEADING_MAX = 100
 
 Labels = Annotated[
     list[str] | None, Parameter(max_items=16, description="KEY=VALUE; all must be there.")
@@ -38,6 +41,17 @@ EndedSince = Annotated[
 Key = Annotated[str | None, Parameter(max_length=300, description="Only the run of this `key`.")]
 Elements = Annotated[
     str | None, Parameter(max_length=2000, description="Only attempts at these, as `0-3,7`.")
+]
+Element = Annotated[
+    int | None, Parameter(ge=0, le=2**31, description="Only attempts at this element.")
+]
+Leading = Annotated[
+    int | None,
+    Parameter(
+        ge=1,
+        le=LEADING_MAX,
+        description="Of an array only the newest try at so many elements, failed ones first.",
+    ),
 ]
 Mine = Annotated[bool, Parameter(description="Only jobs of the caller.")]
 
@@ -107,6 +121,44 @@ def parse_elements(written: str) -> tuple[int, ...]:
         return index_ranges.parse(written)[:ELEMENTS_MAX]
     except index_ranges.IndexRangeError as error:
         raise errors.Failure(400, f"elements: {error}") from None
+
+
+class TryChoice(NamedTuple):
+    """A choice of attempts at the tasks of a run.
+
+    Attributes:
+        element: only these of an array.
+        elements: those, as text.
+        leading: the newest tries at so many elements of an array, failed ones first.
+        limit: the most attempts.
+    """
+
+    element: int | None
+    elements: str | None
+    leading: int | None
+    limit: int
+
+
+def find_tries(
+    reader: StoreReader, record: records.JobRecord, choice: TryChoice
+) -> tuple[list[records.AttemptRecord], int]:
+    """Return attempts at a run, and the number of elements whose tries were not asked for.
+
+    Raises:
+        Failure: 400, the elements are no set of indexes.
+    """
+    is_some = choice.element is not None or choice.elements is not None
+    if choice.leading is not None and record.spec.array_count is not None and not is_some:
+        chosen = array_views.leading_elements(record, choice.leading)
+        found = array_views.leading_tries(reader, record, chosen, choice.limit)
+        return found, len(record.spec.run_elements) - len(chosen)
+    found = reader.attempts(
+        record.key,
+        element=choice.element if choice.elements is None else parse_elements(choice.elements),
+        limit=choice.limit,
+        alive_first=True,
+    )
+    return found, 0
 
 
 def find_run(

@@ -70,19 +70,19 @@ def show_jobs(
     places = reader.places([job.name for job in jobs if job.state is JobState.PENDING])
     expected = stored_views.stored_expected(reader.view(stored_views.EXPECTED)) if places else {}
     undecided = undecided_jobs(reader)
-    return [
-        rights.job(
-            job_views.job_view(
-                job,
-                attempts=attempts.get(job.key, ()),
-                reasons=(*undecided.get(job.name, ()), *reasons.get(job.reason_key, ())),
-                place=places.get(job.name),
-                expected=expected.get(job.name),
-                running=running.get(job.key, 0),
-            )
+    found = [
+        job_views.job_view(
+            job,
+            attempts=attempts.get(job.key, ()),
+            reasons=(*undecided.get(job.name, ()), *reasons.get(job.reason_key, ())),
+            place=places.get(job.name),
+            expected=expected.get(job.name),
+            running=running.get(job.key, 0),
         )
         for job in jobs
     ]
+    pairs = zip(found, jobs, strict=True)
+    return [rights.job(array_views.with_whole(one, job, reader)) for one, job in pairs]
 
 
 def undecided_jobs(reader: StoreReader) -> dict[str, tuple[Reason, ...]]:
@@ -237,10 +237,9 @@ def job(
     request: Request[Any, Any, Any],
     run: Annotated[int | None, Parameter(ge=1, le=2**31)] = None,
     key: job_filters.Key = None,
-    element: Annotated[
-        int | None, Parameter(ge=0, le=2**31, description="Only attempts at this element.")
-    ] = None,
+    element: job_filters.Element = None,
     elements: job_filters.Elements = None,
+    leading: job_filters.Leading = None,
     attempts: Annotated[int, Parameter(ge=0, le=LIMIT_MAX)] = job_views.ATTEMPTS_IN_JOB,
 ) -> envelopes.JobEnvelope:
     """Return one run of a job, the newest unless ``run`` or ``key`` is given.
@@ -259,12 +258,8 @@ def job(
         found = array_views.run_of_element(store.reader, found, element)
     reasons = store.reader.reasons([found.reason_key])
     undecided = undecided_jobs(store.reader).get(name, ())
-    tries = store.reader.attempts(
-        found.key,
-        element=element if elements is None else job_filters.parse_elements(elements),
-        limit=attempts,
-        alive_first=True,
-    )
+    choice = job_filters.TryChoice(element, elements, leading, attempts)
+    tries, left_out = job_filters.find_tries(store.reader, found, choice)
     shown = job_views.job_view(
         found,
         attempts=tries,
@@ -275,7 +270,8 @@ def job(
         running=store.reader.tasks_running([found]).get(found.key, 0),
     )
     shown = array_views.with_indexes(shown, found, store.reader)
-    shown = msgspec.structs.replace(shown, highest_run=store.reader.highest_run(name))
+    highest = store.reader.highest_run(name)
+    shown = msgspec.structs.replace(shown, highest_run=highest, elements_left_out=left_out)
     return envelopes.JobEnvelope(job=rights.job(shown), **envelopes.head(link.published))
 
 
