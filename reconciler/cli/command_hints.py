@@ -131,7 +131,7 @@ OTHER_OPTIONS: dict[str, tuple[str, ...]] = {
     "--until": ("--to",),
     "--end": ("--to",),
     "--from": ("--since",),
-    "--partition": ("--queue",),
+    "--partition": ("--queue", "--pool"),
     "--account": ("--queue",),
     "--namespace": ("--queue",),
     "--job-name": ("--name",),
@@ -149,7 +149,14 @@ OTHER_OPTIONS: dict[str, tuple[str, ...]] = {
     "--comment": ("--reason",),
     "--user": ("--owner",),
     "-u": ("--owner",),
-    "-p": ("--queue",),
+    "-p": ("--queue", "--pool"),
+    "-t": ("--state",),
+    "--states": ("--state",),
+    "-S": ("--from", "--since"),
+    "--starttime": ("--from", "--since"),
+    "-E": ("--to", "--until"),
+    "--endtime": ("--to", "--until"),
+    "--me": ("--mine",),
     "-A": ("--queue",),
     "-J": ("--name",),
     "-w": ("--watch",),
@@ -208,6 +215,23 @@ OPTION_ADVICE: dict[str, str] = {
     "--wait": "to wait for the end: muster run, or muster wait JOB",
     "-W": "to wait for the end: muster run, or muster wait JOB",
     "--parsable": "choose the name of the job: --name NAME",
+    "-d": "dependencies are for jobs: muster submit --depends",
+    **dict.fromkeys(
+        ("-u", "--user", "--uid", "--me"),
+        "for the jobs of one person: muster jobs --owner WHO, or --mine; for their use: muster "
+        "report usage --by user",
+    ),
+    **dict.fromkeys(
+        ("-j", "--jobs", "--jobid", "-n", "--name", "--job-name", "--jobname"),
+        "a job is named without an option, such as: muster job JOB",
+    ),
+    **dict.fromkeys(
+        ("-p", "--partition", "-A", "--account"),
+        "for the jobs of one queue: muster jobs --queue QUEUE",
+    ),
+    "--start": "when jobs that wait are to start: muster jobs (START), muster explain JOB",
+    "-i": "to follow changes: muster top, muster events -w",
+    "--iterate": "to follow changes: muster top, muster events -w",
 }
 #: Commands that take no further word, and where that word belongs.
 EXTRA_WORD_ADVICE: dict[str, str] = {

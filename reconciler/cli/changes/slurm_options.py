@@ -10,14 +10,17 @@ from reconciler.cli import terminal
 _GPUS = re.compile(r"(gpu:)?(?P<count>\d+)")
 _MEMORY = re.compile(r"(?P<amount>\d*[1-9]\d*)(?P<unit>[KMGT]?)B?", re.IGNORECASE)
 #: With more tasks than nodes, amounts of a node are not those of a task.
+_CONDITIONS = frozenset({"afterok", "afterany", "afternotok"})
 _TASKS = frozenset({"--ntasks", "--tasks", "-n", "--max"})
 
 
 class _Alias(NamedTuple):
-    """An option here, and how to write a value of Slurm's for it; None: it has no such value."""
+    """An option here, and how to write a value of Slurm's for it, or several, each with the option;
+    None: it has no such value.
+    """
 
     option: str
-    value: Callable[[str], str | None] = str
+    value: Callable[[str], str | tuple[str, ...] | None] = str
     of_node: bool = False
 
 
@@ -34,6 +37,19 @@ def memory_amount(value: str) -> str | None:
     """
     found = _MEMORY.fullmatch(value)
     return f"{found['amount']}{(found['unit'] or 'M').upper()}i" if found else None
+
+
+def dependencies(value: str) -> tuple[str, ...] | None:
+    """Return the jobs of `afterok:a:b,afterany:c`, each with its condition; None if any can't be
+    said here: one of several (`?`), `singleton`, or the start of another job.
+    """
+    found: list[str] = []
+    for part in value.split(","):
+        condition, _, jobs = part.partition(":")
+        if condition.lower() not in _CONDITIONS or not jobs or not all(jobs.split(":")):
+            return None
+        found += [f"{condition.lower()}:{job}" for job in jobs.split(":")]
+    return None if "?" in value or "+" in value else tuple(found)
 
 
 _ALIASES: Mapping[str, _Alias] = MappingProxyType(
@@ -55,6 +71,8 @@ _ALIASES: Mapping[str, _Alias] = MappingProxyType(
         "-x": _Alias("--exclude"),
         "-D": _Alias("--chdir"),
         "-b": _Alias("--begin"),
+        "--dependency": _Alias("--depends", dependencies),
+        "-d": _Alias("--depends", dependencies),
     }
 )
 
@@ -68,13 +86,17 @@ def translated(words: list[str], options: Iterable[Any]) -> list[str]:
         words: of the command line, behind the command's name.
         options: of the command. They tell which take a value.
     """
-    flags = {name for one in options if getattr(one, "is_flag", False) for name in one.opts}
+    known = list(options)
+    flags = {name for one in known if getattr(one, "is_flag", False) for name in one.opts}
+    there = {name for one in known for name in one.opts}
     has_tasks = any(word.partition("=")[0] in _TASKS for word in words)
     found, told, left = list[str](), list[str](), list(words)
     while left and left[0].startswith("-") and left[0] not in {"-", "--"}:
         word = left.pop(0)
         name, sign, value = word.partition("=")
         alias = _ALIASES.get(name)
+        if alias is not None and alias.option not in there:
+            alias = None
         takes_next = not sign and name not in flags
         if alias is None and not name.startswith("--"):
             takes_next = takes_next and len(name) == 2
@@ -85,7 +107,8 @@ def translated(words: list[str], options: Iterable[Any]) -> list[str]:
         if alias is None or not made:
             found += [word, *following]
             continue
-        found += [alias.option, made]
+        for one in (made,) if isinstance(made, str) else made:
+            found += [alias.option, one]
         told.append(f"{name} is {alias.option} here")
     if told:
         terminal.note("; ".join(dict.fromkeys(told)))

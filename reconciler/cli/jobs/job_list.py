@@ -17,12 +17,24 @@ LEAST = {"NAME": 15, "QUEUE": 8, "REASON": 21}
 DROPPED = ("QUEUE", "RAN", "START", "WAITED")
 IF_SAME = frozenset({"QUEUE", "RAN"})
 WAITING = frozenset({"Pending", "Held"})
-#: In a line narrower than this, words of ends are cut to so many characters: `5/6, 1 fail…`.
-ROOMY, SHORT = 100, 5
+#: In a line narrower than this, elements that did not succeed are told below the row.
+ROOMY = 100
+#: Why tasks are stopping, by the reason of their end.
+STOPS = {
+    "Cancelled": "cancelled",
+    "TimedOut": "time limit",
+    "Suspended": "held",
+    "Drained": "its node is drained",
+    "Preempted": "preempted",
+}
 #: Replaces a reason that is the same as in the row before.
 AS_ABOVE = "as above"
 #: A list view holds all tries of a job that has fewer than this.
 TRIES_TOLD = 16
+#: And so does the view of one job.
+TRIES_OF_JOB = 200
+#: How many different causes of a stop are told.
+STOPS_TOLD = 2
 
 
 #: The start of a job whose estimated start has passed.
@@ -40,6 +52,7 @@ def show(items: list[Json], now: float, *, wide: bool, recent: bool = False) -> 
     elastic = any(item.get("tasks") for item in items)
     estimated = any(_start(item, now) for item in items)
     apart = wide and any(item.get("ephemeral") for item in items)
+    apart_ends = arrays and not wide and terminal.is_bounded() and terminal.width() < ROOMY
     rows = []
     for item in items:
         row = [
@@ -48,7 +61,8 @@ def show(items: list[Json], now: float, *, wide: bool, recent: bool = False) -> 
             reason_order.state_text(item, item.get("reasons") or ()),
         ]
         row += [_tasks(item)] if elastic else []
-        row += [_elements(item, short=not wide and terminal.width() < ROOMY)] if arrays else []
+        done, *ends = _elements(item)
+        row += [done if apart_ends else ", ".join([done, *ends])] if arrays else []
         row += [_waited(item, now), _ran(item, now)]
         row += [_start(item, now) or "-"] if estimated else []
         if wide:
@@ -72,7 +86,21 @@ def show(items: list[Json], now: float, *, wide: bool, recent: bool = False) -> 
     if over and not is_whole:
         _move_codes_down(rows, below, max(least["REASON"] - over, len(AS_ABOVE)))
         least, _ = _least(headings, rows)
+    if apart_ends:
+        _tell_ends(rows, below, items, least["REASON"])
     terminal.print_table(headings, rows, right=right, cut=not is_whole, least=least, below=below)
+
+
+def _tell_ends(
+    rows: list[list[str]], below: dict[int, str], items: Sequence[Json], room: int
+) -> None:
+    """Tell how many elements of arrays did not succeed, in place of a reason or below the row."""
+    for place, (row, item) in enumerate(zip(rows, items, strict=True)):
+        told = ", ".join(_elements(item)[1:])
+        if told and not row[-1] and len(told) <= room:
+            row[-1] = told
+        elif told:
+            below[place] = "; ".join(filter(None, (below.get(place), told)))
 
 
 def _drop_columns(headings: list[str], rows: list[list[str]]) -> None:
@@ -153,14 +181,38 @@ def _waiting_for(item: Json, reason: Json) -> str:
 
 
 def stopping_text(item: Json) -> str:
-    """Return `stopping, SIGKILL at 11:07:12` if all tasks are stopping, or an empty string if they
-    are not.
+    """Return `stopping (preempted by train), SIGKILL at 11:07:12` if all tasks are stopping, or an
+    empty string if they are not.
     """
     alive = [one for one in item.get("attempts") or [] if one["state"] != "Ended"]
     ends = [one["killAt"] for one in alive if one.get("killAt")]
     if not ends or len(ends) < len(alive):
         return ""
-    return f"stopping, SIGKILL at {terminal.format_clock(max(ends))}"
+    whys = dict.fromkeys(filter(None, (_why_stopping(item, one) for one in alive)))
+    because = f" ({', '.join(list(whys)[:STOPS_TOLD])})" if whys else ""
+    return f"stopping{because}, SIGKILL at {terminal.format_clock(max(ends))}"
+
+
+def _why_stopping(item: Json, attempt: Json) -> str:
+    """Return why an attempt is stopping, such as `time limit`; empty if that is not known."""
+    reason = attempt.get("stopReason") or ""
+    if reason == "Preempted" and attempt.get("stopFor"):
+        return f"preempted by {attempt['stopFor']}"
+    if reason == "TimedOut" and (item.get("message") or "").startswith("its deadline"):
+        return "deadline"
+    if reason != "SiblingEnded":
+        return STOPS.get(reason, "")
+    same = [
+        one
+        for one in item["attempts"]
+        if (one.get("element"), one.get("attempt")) == (attempt.get("element"), attempt["attempt"])
+    ]
+    ended = sorted((one for one in same if one.get("ended")), key=lambda one: str(one["ended"]))
+    own = [one for one in ended if one.get("endReason") not in {"SiblingEnded", *STOPS}]
+    failed = [one for one in own if one.get("exitCode") != 0 or one.get("endReason") != "Exited"]
+    if failed:
+        return f"{failed[0]['task']} failed"
+    return f"its head {own[-1]['task']} has ended" if own else "another task has ended"
 
 
 def _move_down(rows: list[list[str]], items: list[Json], room: int) -> dict[int, str]:
@@ -186,18 +238,20 @@ def _move_down(rows: list[list[str]], items: list[Json], room: int) -> dict[int,
     return below
 
 
-def _elements(item: Json, *, short: bool = False) -> str:
-    """Return how many elements succeeded, of how many, and how many ended otherwise."""
+def _elements(item: Json) -> list[str]:
+    """Return how many elements succeeded, of how many, and how many ended otherwise:
+    `5/6`, `1 failed`.
+    """
     # of a run of chosen elements the whole array is shown
     counts = (item.get("wholeElements") or item["elements"]) if item["array"] else {}
     total = sum(counts.values())
     if not total:
-        return "-"
+        return ["-"]
     words = [f"{counts.get('Succeeded', 0)}/{total}"]
     for word, ends in (("failed", ("Failed", "TimedOut")), ("cancelled", ("Cancelled",))):
         count = sum(counts.get(state, 0) for state in ends)
-        words += [f"{count} {terminal.shortened(word, SHORT) if short else word}"] if count else []
-    return ", ".join(words)
+        words += [f"{count} {word}"] if count else []
+    return words
 
 
 def _start(item: Json, now: float) -> str:
@@ -235,9 +289,14 @@ def _waited(item: Json, now: float) -> str:
     """Return the time from submission to the first start, else to the end, else to now.
 
     Of a job that was evicted or retried, that since the end of the try before, to the newest start;
-    once it has ended, all its waits together.
+    once it has ended, all its waits together. If the view does not list all tries, the last wait
+    is an upper bound: the time since the first start.
     """
-    again = None if item["array"] else _waited_again(item.get("attempts") or [], now)
+    is_whole = not item["array"] and lists_all_tries(item)
+    again = _waited_again(item.get("attempts") or [], now) if is_whole else None
+    began = None if item["array"] or is_whole else terminal.parse_time(item.get("started"))
+    if began is not None and item["state"] in WAITING:
+        return f"<={terminal.format_duration(max(0.0, now - began))}"
     if again is not None and (item["state"] in WAITING or item["state"] not in FINISHED):
         return terminal.format_duration(again)
     if len(known := waits(item, now)) > 1 and lists_all_tries(item):
@@ -277,9 +336,11 @@ def waits(item: Json, now: float) -> list[float]:
 
 
 def waits_text(item: Json, now: float) -> str:
-    """Return the last wait and all of them together; empty if there was one alone."""
+    """Return the last wait and all of them together; empty if there was one alone, or if not all
+    tries are known.
+    """
     known = waits(item, now)
-    if len(known) < 2:
+    if len(known) < 2 or len(item["attempts"]) >= TRIES_OF_JOB:
         return ""
     last, total = map(terminal.format_duration, (known[-1], sum(known)))
     return f"{last} since the end of the last try, {total} in {len(known)} waits"
@@ -287,9 +348,11 @@ def waits_text(item: Json, now: float) -> str:
 
 def _waited_again(tries: Sequence[Json], now: float) -> float | None:
     """Return the seconds from the end of the last ended try to the start of the next one, or to
-    now; None if there is no such wait.
+    now; None if there is no such wait, as while a task of an earlier try has not ended.
     """
     newest = max((one.get("attempt", 1) for one in tries), default=0)
+    if any(one.get("attempt", 1) < newest and one["state"] != "Ended" for one in tries):
+        return None
     alive = [one for one in tries if one.get("attempt", 1) == newest and one["state"] != "Ended"]
     before = [one for one in tries if one.get("attempt", 1) < newest or not alive]
     ends = [terminal.parse_time(one["ended"]) for one in before if one.get("ended")]

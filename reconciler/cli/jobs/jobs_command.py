@@ -92,7 +92,8 @@ def jobs(
     is the time from submission to the first start, or the last wait of a job that was evicted or
     retried: all its waits once it has ended. RAN is the time in which the job ran, in all tries
     together; time on hold or between tries does not count. For jobs of many tries, such as large
-    arrays, RAN is shown as <= with the time since the first start. TASKS is shown if there are
+    arrays, RAN is shown as <= with the time since the first start, and so is WAITED if such a job
+    waits again. TASKS is shown if there are
     elastic jobs: `3 of 2-6` means 3 tasks run, between 2 and 6 are allowed. A long reason is
     printed below its row; `as above` means the same reason as the row before. -o wide prints one
     line a job.

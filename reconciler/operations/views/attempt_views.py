@@ -95,7 +95,7 @@ def attempt_view(
 ) -> view_types.AttemptView:
     """Return the view of an attempt."""
     saved, early = of.saved, of.state in states.START_PHASES
-    leaves = of.stop is not None and of.state is not states.AttemptState.ENDED
+    stop = None if of.state is states.AttemptState.ENDED else of.stop
     return view_types.AttemptView(
         id=of.id,
         task=f"{of.group}-{of.index}",
@@ -122,7 +122,7 @@ def attempt_view(
             of.resources.cpu_milli / 1000, of.resources.memory_bytes, of.resources.gpu_milli / 1000
         ),
         use=use_view(of, use),
-        kill_at=json_format.time_or_none(of.stop.at + of.stop.grace_s)
-        if of.stop is not None and leaves
-        else None,
+        kill_at=None if stop is None else json_format.time_or_none(stop.at + stop.grace_s),
+        stop_reason=None if stop is None else stop.reason.value,
+        stop_for="" if stop is None else stop.by,
     )

@@ -80,9 +80,10 @@ class AttemptView(json_format.View, frozen=True):
     """One try at one task. ``task`` is ``GROUP-INDEX``; ``element`` is null outside arrays.
 
     ``phase`` is the phase of a slow start: ``Fetching`` its image or data, ``Ready`` and waiting
-    for its gang; else null. ``killAt`` is when a stopping attempt is killed. ``metrics`` is null if
-    there are none any more; ``use`` until the first sample. ``asked`` is the task's request, to
-    compare with ``use``.
+    for its gang; else null. ``killAt`` is when a stopping attempt is killed,
+    ``stopReason`` why, in the words of ``endReason``, and ``stopFor`` the job for which it is
+    preempted. ``metrics`` is null if there are none any more; ``use`` until the first sample.
+    ``asked`` is the task's request, to compare with ``use``.
     """
 
     id: str
@@ -105,6 +106,8 @@ class AttemptView(json_format.View, frozen=True):
     asked: AmountsView
     use: UseView | None
     kill_at: str | None = None
+    stop_reason: str | None = None
+    stop_for: str = ""
 
 
 class FunnelView(json_format.View, frozen=True):

@@ -141,7 +141,7 @@ def test_an_earlier_run_is_explained_by_what_happened_then(repaired: parts.Serve
     assert "there is no run 3 of Job/sweep" in unknown.stderr
     both = parts.muster(repaired, "explain", "sweep", "--run", "1", "--at", "1h")
     assert both.returncode == 64
-    asked = {"run": 1, "at": "2026-01-01T00:00:00Z"}
+    asked: dict[str, str | int] = {"run": 1, "at": "2026-01-01T00:00:00Z"}
     assert repaired.client.get("/v1/jobs/sweep/explain", params=asked).status_code == 400
 
 

@@ -77,6 +77,10 @@ def test_every_option_that_is_told_is_one_of_some_command() -> None:
     assert told <= known
 
 
+#: How Slurm's users name a person.
+USERS = (["-u", "ada"], ["--user", "ada"])
+
+
 @pytest.fixture
 def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Signals stay as they are when the command ends."""
@@ -128,6 +132,49 @@ def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
         (["submit", "-a", "1-3"], "no option -a here; did you mean --array?"),
         (["submit", "-C", "a"], "no option -C here; for nodes with a label: --set nodeSelector"),
         (["run", "-G", "2", "--", "x"], "no option -G here; did you mean --gpus?"),
+        *(
+            (["jobs", *words], f"no option {words[0]} here; did you mean --owner?")
+            for words in USERS
+        ),
+        *(
+            (["cancel", *words], f"no option {words[0]} here; did you mean --owner?")
+            for words in USERS
+        ),
+        *(
+            (
+                [command, *words],
+                f"no option {words[0]} here; for the jobs of one person: muster jobs",
+            )
+            for words in USERS
+            for command in (
+                "submit",
+                "logs",
+                "events",
+                "top",
+                "explain",
+                "wait",
+                "quotas",
+                "queues",
+            )
+        ),
+        (["report", "usage", "--user", "ada"], "for their use: muster report usage --by user"),
+        (["report", "usage", "-S", "now-1d"], "no option -S here; did you mean --from?"),
+        *(
+            (
+                [command, *words, "afterok:x"],
+                f"no option {words[0]} here; dependencies are for jobs",
+            )
+            for words in (["--dependency"], ["-d"])
+            for command in ("notebook", "wait", "hold", "rerun", "jobs")
+        ),
+        (
+            ["submit", "--dependency", "singleton"],
+            "no option --dependency here; did you mean --depends",
+        ),
+        (["jobs", "-t", "R"], "no option -t here; did you mean --state?"),
+        (["jobs", "-j", "x"], "no option -j here; a job is named without an option"),
+        (["cancel", "--name", "x"], "no option --name here; a job is named without an option"),
+        (["jobs", "--start"], "no option --start here; when jobs that wait are to start"),
         (["explain", "a", "b"], "Use: muster explain a, then muster explain b\n"),
         (["version", "x"], "unexpected argument x; muster version takes none\n"),
         (["backup", "a", "b"], "unexpected argument b\n"),

@@ -77,6 +77,57 @@ def test_a_job_is_stopping_where_all_of_it_is(attempts: list[Any], *, stops: boo
     )
 
 
+def of_gang(task: str, state: str = "Stopping", **more: Any) -> dict[str, Any]:
+    """A task of a gang that is being stopped, or that has ended."""
+    killed = KILL_AT if state == "Stopping" else None
+    return {"task": task, "attempt": 1, "state": state, "killAt": killed, **more}
+
+
+HEAD = of_gang("head-0", "Ended", ended="2026-11-22T10:00:00Z", exitCode=0, endReason="Exited")
+FAILED = of_gang("main-1", "Ended", ended="2026-11-22T10:00:01Z", exitCode=3, endReason="Exited")
+LEFT = of_gang("main-2", "Ended", ended="2026-11-22T10:00:02Z", signal=15, endReason="SiblingEnded")
+
+
+@pytest.mark.parametrize(
+    ("attempts", "told"),
+    [
+        ([of_gang("main-0", stopReason="Cancelled")], "stopping (cancelled), "),
+        ([of_gang("main-0", stopReason="TimedOut")], "stopping (time limit), "),
+        ([of_gang("main-0", stopReason="Suspended")], "stopping (held), "),
+        ([of_gang("main-0", stopReason="Drained")], "stopping (its node is drained), "),
+        ([of_gang("main-0", stopReason="Preempted")], "stopping (preempted), "),
+        (
+            [of_gang("main-0", stopReason="Preempted", stopFor="train")],
+            "stopping (preempted by train), ",
+        ),
+        ([of_gang("main-0", stopReason="SiblingEnded")], "stopping (another task has ended), "),
+        (
+            [HEAD, LEFT, of_gang("main-3", stopReason="SiblingEnded")],
+            "stopping (its head head-0 has ended), ",
+        ),
+        (
+            [HEAD, FAILED, LEFT, of_gang("main-3", stopReason="SiblingEnded")],
+            "stopping (main-1 failed), ",
+        ),
+    ],
+)
+def test_a_job_that_is_stopping_says_why(attempts: list[Any], told: str) -> None:
+    assert job_list.stopping_text(item(*attempts)).startswith(told)
+
+
+def test_a_deadline_is_told_from_a_time_limit() -> None:
+    late = item(of_gang("main-0", stopReason="TimedOut"), message="its deadline has passed")
+    assert job_list.stopping_text(late).startswith("stopping (deadline), ")
+
+
+def test_why_an_attempt_is_stopping_is_in_its_view() -> None:
+    order = records.StopOrder(EndReason.PREEMPTED, "SIGTERM", grace_s=30, at=AT, by="train")
+    shown = attempt_views.attempt_view(attempt(AttemptState.STOPPING, order), array=False)
+    assert (shown.stop_reason, shown.stop_for) == ("Preempted", "train")
+    over = attempt_views.attempt_view(attempt(AttemptState.ENDED, order), array=False)
+    assert (over.stop_reason, over.stop_for) == (None, "")
+
+
 def a_try(started: str | None, ended: str | None) -> dict[str, Any]:
     day = "2026-11-22T10:"
     return {
@@ -118,6 +169,7 @@ def test_of_more_tries_than_are_told_it_is_at_most_the_time_since_the_start(
     state: str, expected: str, *, is_array: bool
 ) -> None:
     assert job_views.ATTEMPTS_IN_LIST == job_list.TRIES_TOLD
+    assert job_views.ATTEMPTS_IN_JOB == job_list.TRIES_OF_JOB
     tries = [FIRST] * job_list.TRIES_TOLD
     found = item(*tries, state=state, started="2026-11-22T10:00:00Z", array=is_array)
     assert job_list._ran(found, AT + 600) == expected
@@ -125,7 +177,7 @@ def test_of_more_tries_than_are_told_it_is_at_most_the_time_since_the_start(
 
 def test_elements_that_failed_are_not_done() -> None:
     def told(**counts: int) -> str:
-        return job_list._elements({"array": True, "elements": counts})
+        return ", ".join(job_list._elements({"array": True, "elements": counts}))
 
     assert told(Succeeded=5, Failed=1) == "5/6, 1 failed"
     assert told(Succeeded=1, Running=2, TimedOut=1, Cancelled=2) == "1/6, 1 failed, 2 cancelled"

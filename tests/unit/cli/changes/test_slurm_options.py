@@ -7,7 +7,7 @@ import yaml
 from reconciler.cli import main
 from reconciler.cli.changes import slurm_options
 
-OPTIONS = [click.Option(["--queue", "-q"]), click.Option(["--hold"], is_flag=True)]
+OPTIONS = main.application("submit").commands["submit"].params
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,16 @@ OPTIONS = [click.Option(["--queue", "-q"]), click.Option(["--hold"], is_flag=Tru
         ("--mem=100 x", "--memory 100Mi x"),
         ("--output a --error=b x", "--output-file a --error-file b x"),
         ("-o a -D b -b 2h x", "--output-file a --chdir b --begin 2h x"),
+        ("--dependency=afterok:a x", "--depends afterok:a x"),
+        (
+            "-d afterok:a:b,AfterAny:c x",
+            "--depends afterok:a --depends afterok:b --depends afterany:c x",
+        ),
+        # dependencies that can't be said here
+        ("--dependency=singleton x", "--dependency=singleton x"),
+        ("-d afterok:a?afterok:b x", "-d afterok:a?afterok:b x"),
+        ("-d after:a+5 x", "-d after:a+5 x"),
+        ("-d afterok: x", "-d afterok: x"),
         # amounts of a node, a model, and values that are no options
         ("-n 4 --gres=gpu:2 --mem 4G x", "-n 4 --gres=gpu:2 --mem 4G x"),
         ("--gres=gpu:a100:2 x", "--gres=gpu:a100:2 x"),
@@ -31,6 +41,12 @@ OPTIONS = [click.Option(["--queue", "-q"]), click.Option(["--hold"], is_flag=Tru
 )
 def test_names_of_slurm(words: str, expected: str) -> None:
     assert slurm_options.translated(words.split(), OPTIONS) == expected.split()
+
+
+def test_an_option_that_a_command_does_not_have_is_left_to_the_hints() -> None:
+    few = [click.Option(["--queue", "-q"])]
+    words = ["-p", "a", "--dependency", "afterok:x", "y"]
+    assert slurm_options.translated(words, few) == ["--queue", "a", *words[2:]]
 
 
 def test_they_are_taken_and_named(

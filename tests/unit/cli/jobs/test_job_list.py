@@ -65,6 +65,12 @@ def _try(number: int, started: int | None, ended: int | None) -> dict[str, Any]:
         ("Succeeded", [_try(1, 12, 30), _try(2, 37, 40)], "9.0s"),
         ("Succeeded", [_try(1, 10, 30), _try(2, None, 31), _try(3, 37, 40)], "7.0s"),
         ("Pending", [_try(1, 10, 30), _try(2, 30, 31)], "19s"),
+        # a task of a gang that goes on, or that still stops, has left no wait behind
+        ("Running", [_try(1, 12, None), _try(1, 12, 30), _try(2, 37, None)], "2.0s"),
+        ("Running", [_try(1, 12, None), _try(1, 12, 30)], "2.0s"),
+        # of more tries than are listed: whether the others have ended is not known
+        ("Running", [_try(1, 12, 30)] * 16, "2.0s"),
+        ("Pending", [_try(1, 12, 30)] * 16, "<=38s"),
     ],
 )
 def test_the_wait_of_what_was_evicted_is_that_since_then(
@@ -75,6 +81,13 @@ def test_the_wait_of_what_was_evicted_is_that_since_then(
     job |= {"submitted": "1970-01-01T00:00:10Z", "ended": None}
     now = 60.0 if not tries else 50.0
     assert job_list._waited(job, now) == expected
+
+
+def test_waits_are_not_summed_if_not_all_tries_are_known() -> None:
+    tries = [_try(1, 12, 30), *[_try(2, 37, 40)] * (job_list.TRIES_OF_JOB - 1)]
+    job = {"state": "Pending", "array": False, "submitted": "1970-01-01T00:00:10Z"}
+    assert job_list.waits_text(job | {"attempts": tries}, 60.0) == ""
+    assert job_list.waits_text(job | {"attempts": tries[:-1]}, 60.0) != ""
 
 
 def _sweep(name: str, queue: str) -> dict[str, Any]:
@@ -101,6 +114,28 @@ def test_names_are_told_apart_in_a_line_of_80_columns(
     assert ("QUEUE" in headings) is (len(set(queues)) > 1)
     assert ("muster jobs -o wide" in said.err) is ("START" not in headings)
     assert all(len(line) <= 80 for line in said.out.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("columns", "cell"), [("80", "5/9"), ("120", "5/9, 1 failed, 2 cancelled")]
+)
+def test_ends_of_elements_are_whole_words_in_any_line(
+    columns: str, cell: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    job = _sweep("hostname-3fa81c", "default")
+    job |= {"elements": {"Succeeded": 5, "Failed": 1, "Cancelled": 2, "Running": 1}, "reasons": []}
+    job_list.show([job | {"state": "Running", "estimatedStart": None}], 60.0, wide=False)
+    shown = capsys.readouterr().out
+    assert f" {cell} " in shown
+    assert "1 failed, 2 cancelled" in shown
+    assert "…" not in shown
+
+
+def test_the_whole_of_an_array_that_ran_again_in_part_is_counted() -> None:
+    job = {"array": True, "elements": {"Succeeded": 1}, "wholeElements": {"Succeeded": 6}}
+    assert job_list._elements(job) == ["6/6"]
+    assert job_list._elements(job | {"wholeElements": {}}) == ["1/1"]
 
 
 @pytest.mark.parametrize(
