@@ -179,6 +179,10 @@ def test_a_job_that_comes_back_as_it_was_starts_nothing_and_says_so(up: Up) -> N
     assert muster(up.folder, *asked).returncode == 0
     assert muster(up.folder, "cancel", "back").returncode == 0
     assert muster(up.folder, "wait", "back").stdout == "back: Cancelled\n"
+    told = r"cancelled by \S+@\S+ at .* in [0-9a-f]{7}"
+    for command in ("job", "explain"):
+        said = " ".join(muster(up.folder, command, "back").stdout.split())
+        assert re.search(told, said), said
     refused = (
         "nothing would start: run 1 of Job/back with the same contents is Cancelled already, and a "
         "run happens once. To run it again: spec.run: 2 (--set run=2), or another name"
