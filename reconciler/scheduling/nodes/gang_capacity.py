@@ -8,13 +8,13 @@ the nodes that changed since; where they lie is worked out once there is room.
 from dataclasses import dataclass
 
 from reconciler.scheduling.inputs import snapshots
-from reconciler.scheduling.inputs.snapshots import WHOLE
+from reconciler.scheduling.nodes import device_choice
 from reconciler.scheduling.nodes.free_resources import FreeResources, NodeRow
 from reconciler.scheduling.nodes.requirements import TaskRequirements, needs_inner
 
 
 def is_plain_gang(shape: snapshots.Shape) -> bool:
-    """Whether nothing but amounts and whole devices says where tasks of its one group fit."""
+    """Whether nothing but amounts and devices says where tasks of its one group fit."""
     group = shape.groups[0]
     return (
         len(shape.groups) == 1
@@ -24,7 +24,7 @@ def is_plain_gang(shape: snapshots.Shape) -> bool:
         and max(shape.required_level, group.required_level) < 0
         and not (group.slice_size > 0 and group.slice_level >= 0)
         and group.profile < 0
-        and (not group.devices or (group.share >= WHOLE and not group.share_bytes))
+        and not group.share_bytes
         and not needs_inner(group)
     )
 
@@ -61,6 +61,8 @@ class GangCapacity:
         usable = eligible & stock.opened_mask
         if within is not None:
             usable &= within
+        if ask.closed is not None:
+            usable &= ~ask.closed
         counts = stock.counts(ask, usable).clip(max=need).tolist()
         return cls(need, usable, within, counts, sum(counts), len(stock.log))
 
@@ -91,5 +93,5 @@ def _held(row: NodeRow, ask: TaskRequirements, most: int) -> int:
     if ask.memory:
         most = min(most, row.memory // ask.memory)
     if ask.devices:
-        most = min(most, row.devices.count(WHOLE) // ask.devices)
+        most = min(most, device_choice.count_fits(row.devices, ask.devices, ask.share))
     return max(most, 0)

@@ -17,7 +17,14 @@ NODES = 4
 def _stock(rng: random.Random) -> tuple[Situation, free_resources.FreeResources]:
     s = Situation()
     for index in range(NODES):
-        s.node(f"n{index}", gpu=rng.choice([0, 2, 4]), cpu=8, memory=8, accepts=rng.random() < 0.8)
+        s.node(
+            f"n{index}",
+            gpu=rng.choice([0, 2, 4]),
+            cpu=8,
+            memory=8,
+            accepts=rng.random() < 0.8,
+            shareable=rng.random() < 0.8,
+        )
     return s, free_resources.free_now(s.snapshot())
 
 
@@ -36,12 +43,14 @@ def _change(rng: random.Random, stock: free_resources.FreeResources) -> None:
         stock.put(node, row._replace(devices=tuple(devices)))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(80))
 def test_a_tally_that_is_kept_up_is_one_that_is_made_anew(seed: int) -> None:
     rng = random.Random(seed)
     s, stock = _stock(rng)
     cpu, devices, need = rng.choice([0, 1_000, 3_000]), rng.choice([0, 1, 2]), rng.randint(1, 6)
-    group = TaskGroupShape("main", need, (cpu, 1, devices * WHOLE), devices=devices)
+    share = rng.choice([125, 470, WHOLE])
+    gpu_milli = devices * share
+    group = TaskGroupShape("main", need, (cpu, 1, gpu_milli), devices=devices, share=share)
     ask = TaskRequirements(group, s.snapshot().nodes)
     eligible = np.array([rng.random() < 0.8 for _ in range(NODES)])
     within = None if rng.random() < 0.5 else np.array([rng.random() < 0.8 for _ in range(NODES)])
