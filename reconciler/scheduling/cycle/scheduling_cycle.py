@@ -12,6 +12,7 @@ import functools
 import sys
 
 import numpy as np
+from numpy.typing import NDArray
 
 from reconciler.scheduling import causes
 from reconciler.scheduling.backfill import limit_holds, node_reservation, windows
@@ -388,10 +389,9 @@ class SchedulingCycle(actions.Actions):
 
     def _idle(self, ask: request.PlacementRequest) -> None:
         """A turn that comes to nothing, with those of the same queue that follow at once."""
-        cause = reason_explainer.BlockReason(BlockKind.NO_CAPACITY, ahead=bool(self.takers))
-        self._block(ask.progress.line, cause)
+        self._have_no_room(np.array([ask.progress.line], dtype=np.intp))
         self._hold_back(ask)
-        self.blocked.put_all(self.passing.following(ask), cause)
+        self._have_no_room(self.passing.following(ask))
         if self.situation.policy.backfill != "none":
             self.reserved_in[ask.queue] = self.reserved_in.get(ask.queue, 0) + 1
         self._put(ask.queue)
@@ -401,13 +401,28 @@ class SchedulingCycle(actions.Actions):
         rest = self.passing.rest()
         if rest is None:
             return False
-        cause = reason_explainer.BlockReason(BlockKind.NO_CAPACITY, ahead=bool(self.takers))
         for queue, found in rest:
-            self.blocked.put_all(found, cause)
+            self._have_no_room(found)
             if self.situation.policy.backfill != "none":
                 self.reserved_in[queue] = self.reserved_in.get(queue, 0) + 1
             self._put(queue)
         return True
+
+    def _have_no_room(self, lines: NDArray[np.intp]) -> None:
+        """Pass over lines since there is no room for them, in any of their pools."""
+        cause = reason_explainer.BlockReason(BlockKind.NO_CAPACITY, ahead=bool(self.takers))
+        if self.situation.pools is None:
+            self.blocked.put_all(lines, cause)
+            return
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for index in lines.tolist():
+            line = self.situation.lines[index]
+            alike.setdefault((line.shape, *line.others), []).append(index)
+        for shapes, found in alike.items():
+            in_all = causes.in_pools([(shape, cause) for shape in shapes])
+            self.blocked.put_all(
+                np.array(found, dtype=np.intp), in_all if len(shapes) > 1 else cause
+            )
 
     def _settles(self, ask: request.PlacementRequest) -> bool:
         """What is leaving gives back enough under a limit: room is kept for it until then."""
@@ -490,8 +505,7 @@ class SchedulingCycle(actions.Actions):
             and not self.one_by_one
             and not behind
         ):
-            self.passing.note(ask)
-            self.passing.note_searched(ask)
+            self._note(ask, cause)
         if ask.missing:
             if cause.kind == BlockKind.NO_CAPACITY:
                 refills.keep_room(self, ask)
@@ -508,6 +522,16 @@ class SchedulingCycle(actions.Actions):
             self._block(progress.line, cause)
         if not ask.missing:
             self._hold_back(ask)
+
+    def _note(self, ask: request.PlacementRequest, cause: reason_explainer.BlockReason) -> None:
+        """Keep what a turn found out where it found no room, in each pool that it was tried in."""
+        found = {cause.shape if cause.shape >= 0 else ask.shape} | {
+            shape for shape, other in cause.elsewhere if other.kind == BlockKind.NO_CAPACITY
+        }
+        for one in self.tries(ask):
+            if one.shape in found:
+                self.passing.note(one)
+                self.passing.note_searched(one)
 
     def _is_due(self, ask: request.PlacementRequest) -> bool:
         """Whether room is reserved from now on for another of the line, which is to have its turn.

@@ -62,6 +62,9 @@ class SkipContext(Protocol):
     def ask_of(self, progress: job_order.PendingJobProgress) -> request.PlacementRequest:
         """What a claim asks for next."""
 
+    def tries(self, ask: request.PlacementRequest) -> tuple[request.PlacementRequest, ...]:
+        """The same in each pool that it may go to."""
+
 
 class _Tail(NamedTuple):
     """What comes next in a queue and has idle turns, as things stand.
@@ -96,17 +99,17 @@ class UnschedulableCache:
         self._length_s = np.zeros(shapes)
         #: Lines that always have turns of their own.
         self._own: Mask = columns.special | ~columns.preemptible
-        if situation.pools is not None:
-            several = [bool(line.others) for line in situation.lines]
-            self._own = self._own | np.array(several, dtype=np.bool_)
+        #: (n, k) the shapes that each line is tried as, one a pool; the first fills up.
+        self._ways = _ways(situation, columns)
         preempt, lowest = situation.policy.preempt, turns.prospects.lowest
         self._preempts: Mask = (
             lowest[columns.queue] < columns.priority
             if preempt
             else np.zeros(len(columns.queue), dtype=np.bool_)
         )
-        #: Lines for which a search for victims is known to fail, and as of when in each queue.
-        self._failed = np.zeros(len(columns.queue), dtype=np.bool_)
+        #: (n, k) lines for which a search for victims is known to fail, as each of these shapes,
+        #: and as of when in each queue.
+        self._failed = np.zeros(self._ways.shape, dtype=np.bool_)
         self._failed_at: dict[int, object] = {}
         #: By queue; what is known of rooms only grows, so that idle turns stay idle.
         self._tails: dict[int, _Tail] = {}
@@ -123,16 +126,12 @@ class UnschedulableCache:
         turns = self.turns
         if ask.missing or turns.now.needs_company(ask.shape) or ask.fits(turns.now):
             return
-        if self.full[ask.shape] and not self._may_come(ask.shape, ask.line.duration_s):
+        if not self._may_come(ask.shape, ask.line.duration_s):
             return
         no_less = turns.now.no_less(ask.shape)
         self.full |= no_less
-        # What comes free beside reservations depends on how long it is asked for.
-        length_s = 0.0
-        if turns.calendar.reservations:
-            no_less = np.zeros(len(self.full), dtype=np.bool_)
-            no_less[ask.shape] = True
-            length_s = ask.line.duration_s
+        # What comes free beside reservations is less the longer it is asked for.
+        length_s = ask.line.duration_s if turns.calendar.reservations else 0.0
         at = self._changes()
         self._length_s[no_less & (self._none_coming != at)] = length_s
         self._length_s[no_less] = np.minimum(self._length_s[no_less], length_s)
@@ -143,7 +142,9 @@ class UnschedulableCache:
         return len(self.turns.evictions) + self.turns.calendar.given_up
 
     def _may_come(self, shape: int, duration_s: float) -> bool:
-        """Whether room may come free for a shape."""
+        """Whether a shape may have room, now or once something comes free."""
+        if not self.full[shape]:
+            return True
         if self.turns.later is self.turns.now:
             return False
         known = self._none_coming[shape] == self._changes()
@@ -153,7 +154,7 @@ class UnschedulableCache:
         """No victims were found: none will be for lines of the queue that ask for no less."""
         turns, columns = self.turns, self.turns.columns
         evictor = turns.evictor
-        queue, line = ask.queue, ask.progress.line
+        queue = ask.queue
         if self._by_queue is None:
             self._by_queue = row_groups.RowGroups.of(columns.queue, len(turns.ledger.paths))
         members = self._by_queue.members(queue)
@@ -165,15 +166,17 @@ class UnschedulableCache:
         if self._failed_at.get(queue) != at:
             self._failed_at[queue] = at
             self._failed[members] = False
-        shape = columns.shape[members]
-        alike = turns.now.no_less(ask.shape)[shape] & ~turns.blocked.mask[members]
-        alike &= ~self._own[members] & (columns.priority[members] == columns.priority[line])
-        alike &= (self._devices[shape] == self._devices[ask.shape]) & (columns.claims[members] > 0)
-        found = members[alike]
-        found = found[self._measured_alike(ask, columns.shape[found])]
-        earliest, latest = job_order.overdue_between(turns.situation, columns, found)
+        alike = ~turns.blocked.mask[members] & (columns.claims[members] > 0)
+        alike &= ~self._own[members] & (columns.priority[members] == ask.line.priority)
+        members = members[alike]
+        fails = turns.now.no_less(ask.shape) & (self._devices == self._devices[ask.shape])
+        at, way = np.nonzero(fails[self._ways[members]])
+        same = self._measured_alike(ask, self._ways[members[at], way])
+        lines, way = members[at[same]], way[same]
+        earliest, latest = job_order.overdue_between(turns.situation, columns, lines)
         now = turns.situation.now
-        self._failed[found[latest <= now if evictor.is_forced(ask) else earliest > now]] = True
+        as_forced = latest <= now if evictor.is_forced(ask) else earliest > now
+        self._failed[lines[as_forced], way[as_forced]] = True
 
     def _measured_alike(self, ask: request.PlacementRequest, shapes: NDArray[np.int64]) -> Mask:
         """(n,) whether the same of what shapes ask for is measured by guarantees."""
@@ -209,16 +212,24 @@ class UnschedulableCache:
         if tail is not None:
             self._note_overdue(tail.lines[:1][tail.searched[:1]])
             return True
-        if ask.missing or not self.full[ask.shape] or self._own[progress.line]:
+        if ask.missing or self._own[progress.line] or not self.full[ask.shape]:
             return False
         if progress.started or progress.promised or self._may_reserve(ask.queue):
             return False
-        if self._may_come(ask.shape, ask.line.duration_s):
-            return False
-        policy = turns.situation.policy
-        if policy.consolidate and turns.mover.may_find(ask):
+        if any(self._may_come(shape, ask.line.duration_s) for shape in self._shapes_of(ask)):
             return False
         if any(r.ask.job == ask.job for r in turns.calendar.reservations):
+            return False
+        return all(self._finds_nothing(one) for one in turns.tries(ask))
+
+    @staticmethod
+    def _shapes_of(ask: request.PlacementRequest) -> tuple[int, ...]:
+        return (ask.shape, *ask.line.others)
+
+    def _finds_nothing(self, ask: request.PlacementRequest) -> bool:
+        """Whether nobody moves or leaves for what has no room, and no limit stands in its way."""
+        turns, policy = self.turns, self.turns.situation.policy
+        if policy.consolidate and turns.mover.may_find(ask):
             return False
         if turns.gate(ask) is not None:
             return False
@@ -331,12 +342,12 @@ class UnschedulableCache:
 
     def _hopeless(self, lines: NDArray[np.intp]) -> int:
         """How many of the first lines have no room, nor get any that comes free."""
-        turns, shape = self.turns, self.turns.columns.shape[lines]
-        none: Mask = self.full[shape] & ~self._own[lines]
+        turns, full = self.turns, self.full
         if turns.later is not turns.now:
-            none &= self._none_coming[shape] == self._changes()
+            full = full & (self._none_coming == self._changes())
         if turns.mover.may_move():
-            none &= turns.mover.failed[shape]
+            full = full & turns.mover.failed
+        none: Mask = full[self._ways[lines]].all(axis=1) & ~self._own[lines]
         return _leading(none)
 
     def _cannot_evict(self, queue: int, lines: NDArray[np.intp]) -> tuple[Mask, Mask]:
@@ -345,21 +356,26 @@ class UnschedulableCache:
         And whether that was searched for: they may force others to give way once overdue.
         """
         turns, prospects = self.turns, self.turns.prospects
-        asked = prospects.least[turns.columns.shape[lines]]
-        might = self._preempts[lines]
-        if turns.situation.policy.reclaim:
-            might = might | prospects.reclaiming(asked, queue)
-        searched = might
-        if might.any() and self._failed_at.get(queue) == self._standing(queue):
-            might = might & ~self._failed[lines]
-        return ~(might | prospects.gated(asked, queue)), searched
+        reclaims = turns.situation.policy.reclaim
+        known = self._failed_at.get(queue) == self._standing(queue)
+        searched = self._preempts[lines]
+        stopped: Mask = np.zeros(len(lines), dtype=np.bool_)
+        for way in range(self._ways.shape[1]):
+            asked = prospects.least[self._ways[lines, way]]
+            might = self._preempts[lines]
+            if reclaims:
+                might = might | prospects.reclaiming(asked, queue)
+            searched = searched | might
+            stopped |= might & ~self._failed[lines, way] if known else might
+            stopped |= prospects.gated(asked, queue)
+        return ~stopped, searched
 
     def _unchanged(self, queue: int, lines: NDArray[np.intp]) -> int:
         """For how many of the first lines nothing was done yet, though something might be."""
         turns = self.turns
         stops = np.frombuffer(turns.queues[queue].begun, dtype=np.bool_)[lines]
         if turns.later is not turns.now and turns.calendar.reservations:
-            length_s = self._length_s[turns.columns.shape[lines]]
+            length_s = self._length_s[self._ways[lines]].max(axis=1)
             # Columns know whole seconds only, rounded up.
             shorter = turns.columns.duration[lines] - 1 < length_s
             for at in np.flatnonzero(shorter).tolist():
@@ -391,7 +407,18 @@ class UnschedulableCache:
                 return
             index = int(lines[number])
             progress = job_order.PendingJobProgress(index, situation.lines[index].claims[0])
-            evictor.has_failed(turns.ask_of(progress))
+            for ask in turns.tries(turns.ask_of(progress)):
+                evictor.has_failed(ask)
+
+
+def _ways(situation: snapshots.Snapshot, columns: snapshots.PendingColumns) -> NDArray[np.int64]:
+    """(n, k) the shapes that each line is tried as."""
+    if situation.pools is None:
+        return columns.shape[:, None]
+    tried = [(line.shape, *line.others) for line in situation.lines]
+    width = max(map(len, tried), default=1)
+    filled = [(*shapes, *shapes[:1] * (width - len(shapes))) for shapes in tried]
+    return np.array(filled, dtype=np.int64).reshape(len(tried), width)
 
 
 def _leading(mask: Mask) -> int:
