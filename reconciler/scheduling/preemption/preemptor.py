@@ -18,6 +18,7 @@ force from work that says how long it runs: that is mostly gone by then by itsel
 done is not thrown away for what could have waited. From what might run forever it takes at once.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator
@@ -158,13 +159,18 @@ class Preemption:
         excess = self.ledger.over_limit(ask.queue, ask.amounts, settled=True)
         if excess is not None and not self._relieves(ask, excess):
             return None
-        for scope in self._scopes(ask):
+        scopes = self._scopes(ask)
+        if self.needs_nobody(ask, scopes):
+            return None
+        for scope in scopes:
             key = self._key(ask, scope)
             if self.budget <= 0 or self.failures.has(key, ask):
                 continue
             self._helped = self._helped_nodes(ask, scope)
             found = self._search(ask, scope, mover)
             self._helped = None
+            if found is not None and not found.units:
+                return None
             if found is not None:
                 for unit in found.units:
                     self.pool.take(unit)
@@ -173,6 +179,30 @@ class Preemption:
                 return found
             self.failures.note(key, ask)
         return None
+
+    def needs_nobody(
+        self, ask: request.PlacementRequest, scopes: list[candidates.VictimScope]
+    ) -> bool:
+        """Whether an ask has room once all that leaves has left: only reservations keep it out.
+
+        Then nobody is searched for: whoever was taken, all of them would be spared again. False
+        may be wrong: it is where that could depend on who is taken.
+        """
+        ledger = self.ledger
+        if ledger.lends or self._some_fixed or not ask.fits(self.later):
+            return False
+        if self._promised and (self._some_near or self._is_near(ask)):
+            return False
+        if any(scope.own for scope in scopes) and not ledger.grows_within_share(
+            ask.queue, ask.amounts, ledger.nothing
+        ):
+            return False
+        return self.may_start(ask, range(len(ledger.paths)))
+
+    @functools.cached_property
+    def _some_fixed(self) -> bool:
+        """Whether some of what runs has to find room beside who evicts it."""
+        return any(holding.fixed for holding in self.situation.holdings)
 
     def _relieves(self, ask: request.PlacementRequest, excess: quota_ledger.QuotaExcess) -> bool:
         """Whether somebody could leave under the limit that an ask would exceed.
