@@ -308,11 +308,23 @@ class FreeResources:
         if nodes is None:  # copies of one inventory share most of their rows
             differ = map(operator.is_not, rows, others)
             nodes = list(itertools.compress(range(len(rows)), differ))
+            if len(nodes) > FEW:
+                nodes = self._beyond(other)
         for node in nodes:
             mine = rows[node]
             least = _least(mine, others[node])
             if least != mine:
                 self.put(node, least)
+
+    def _beyond(self, other: "FreeResources") -> list[int]:
+        """Nodes of which this has more free of anything than another, in order."""
+        mine, others = self.columns(), other.columns()
+        more: snapshots.Mask = (mine.cpu > others.cpu) | (mine.memory > others.memory)
+        more |= (mine.devices > others.devices).any(axis=1)
+        more |= (mine.instances > others.instances).any(axis=1)
+        more |= (mine.occupied < others.occupied) | (mine.exclusive < others.exclusive)
+        found: list[int] = np.flatnonzero(more).tolist()
+        return found
 
 
 @functools.lru_cache(maxsize=PAIRS_MAX)
