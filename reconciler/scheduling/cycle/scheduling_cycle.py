@@ -107,6 +107,8 @@ class SchedulingCycle(actions.Actions):
         #: Who would delay a reservation, and how many had been dropped by then.
         self.kept_out: list[tuple[request.PlacementRequest, int]] = []
         self._turns_max: int | None = None
+        #: Numbers of the causes of lines that have no room in any of their pools, by these.
+        self._no_room: dict[tuple[int, tuple[int, ...], bool], int] = {}
 
     def run(self) -> Decisions:
         """Go through all claims once."""
@@ -414,15 +416,18 @@ class SchedulingCycle(actions.Actions):
         if self.situation.pools is None:
             self.blocked.put_all(lines, cause)
             return
-        alike: dict[tuple[int, ...], list[int]] = {}
+        numbers = []
         for index in lines.tolist():
             line = self.situation.lines[index]
-            alike.setdefault((line.shape, *line.others), []).append(index)
-        for shapes, found in alike.items():
-            in_all = causes.in_pools([(shape, cause) for shape in shapes])
-            self.blocked.put_all(
-                np.array(found, dtype=np.intp), in_all if len(shapes) > 1 else cause
-            )
+            key = (line.shape, line.others, cause.ahead)
+            number = self._no_room.get(key)
+            if number is None:
+                shapes = (line.shape, *line.others)
+                in_all = causes.in_pools([(shape, cause) for shape in shapes])
+                number = self.blocked.number(in_all if line.others else cause)
+                self._no_room[key] = number
+            numbers.append(number)
+        self.blocked.put_each(lines, numbers)
 
     def _settles(self, ask: request.PlacementRequest) -> bool:
         """What is leaving gives back enough under a limit: room is kept for it until then."""

@@ -36,7 +36,8 @@ class BlockedJobs:
         self.causes: list[BlockReason] = []
         self._numbers: dict[BlockReason, int] = {}
 
-    def _number(self, cause: BlockReason) -> int:
+    def number(self, cause: BlockReason) -> int:
+        """The number of a cause, for ``put_each``."""
         number = self._numbers.get(cause)
         if number is None:
             number = self._numbers[cause] = len(self.causes)
@@ -47,12 +48,17 @@ class BlockedJobs:
         """Pass over a line from now on; the first cause stays."""
         self.flags[index] = 1
         if self.cause_of[index] == NO_CAUSE:
-            self.cause_of[index] = self._number(cause)
+            self.cause_of[index] = self.number(cause)
 
     def put_all(self, indexes: NDArray[np.intp], cause: BlockReason) -> None:
         """Pass over lines that are not passed over yet."""
         self.mask[indexes] = True
-        self.cause_of[indexes] = self._number(cause)
+        self.cause_of[indexes] = self.number(cause)
+
+    def put_each(self, indexes: NDArray[np.intp], numbers: list[int]) -> None:
+        """The same for a cause of its own each, by its number."""
+        self.mask[indexes] = True
+        self.cause_of[indexes] = numbers
 
     def with_kinds(self, kinds: frozenset[BlockKind]) -> Mask:
         """Lines that are passed over for a cause of one of these kinds."""

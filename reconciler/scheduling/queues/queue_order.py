@@ -103,12 +103,22 @@ class QueueTree:
         found: snapshots.Mask = asked[0] <= before[0]
         for resource in range(1, len(before)):
             found &= asked[resource] <= before[resource]
-        if self.ledger.width == flavors.BASE and not found.all():
-            own, *above = self.ledger.paths[queue]
-            keeps = self._no_later(own, before, asked)
-            for member in above:
+        if not found.all():
+            keeps = self._in_same_pool(before, asked)
+            for member in self.ledger.paths[queue]:
                 keeps &= self._no_later(member, before, asked)
             found |= keeps
+        return found
+
+    def _in_same_pool(self, before: Charge, asked: snapshots.Amounts) -> snapshots.Mask:
+        """(n,) whether (w, n) amounts are of the same pool: the same resources count for them."""
+        found: snapshots.Mask = np.ones(asked.shape[1], dtype=np.bool_)
+        named = self.ledger.concerned(before)[flavors.BASE :]
+        if named:
+            found = functools.reduce(np.logical_or, [asked[resource] > 0 for resource in named])
+        for resource in self.ledger.resources[flavors.BASE :]:
+            if resource not in named:
+                found &= asked[resource] == 0
         return found
 
     def _no_later(self, queue: int, before: Charge, asked: snapshots.Amounts) -> NDArray[np.bool_]:
@@ -123,8 +133,8 @@ class QueueTree:
             ledger.guaranteed[queue],
             ledger.rationed[queue],
         )
-        then = [asked[resource] + charged[resource] for resource in range(flavors.BASE)]
-        judged = [then[r] <= bounds[r] for r in range(flavors.BASE) if rationed[r]]
+        then = {r: asked[r] + charged[r] for r in ledger.concerned(before)}
+        judged = [amounts <= bounds[r] for r, amounts in then.items() if rationed[r]]
         covered: snapshots.Mask = np.zeros(asked.shape[1], dtype=np.bool_)
         if judged:
             covered = functools.reduce(np.logical_and, judged)

@@ -7,7 +7,7 @@ their own, rows have three more resources for each (``bypool``).
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -436,23 +436,29 @@ class QuotaLedger:
                     after = amount / bound
         return before, after
 
-    def measured(self, queue: int, then: Sequence[NDArray[np.int64]]) -> NDArray[np.float64]:
-        """(n,) ``dominant_share`` with (3, n) amounts instead of what it has.
+    def measured(
+        self, queue: int, then: Mapping[int, NDArray[np.int64]]
+    ) -> NDArray[np.float64]:
+        """(n,) ``dominant_share`` with (n,) amounts by resource instead of what it has.
 
         The very same number as long as amounts are below 2**53.
         """
-        found = np.zeros(len(then[0]))
-        for amounts, measure in zip(then, self._measure[queue], strict=False):
+        found = np.zeros(len(then[GPU]))
+        for resource, amounts in then.items():
+            measure = self._measure[queue][resource]
             if measure > 0:
                 np.maximum(found, amounts / measure, out=found)
         return found
 
-    def lacking(self, queue: int, then: Sequence[NDArray[np.int64]]) -> snapshots.Mask | None:
-        """(n,) ``lacks_share`` with (3, n) amounts instead of what it has; None: none of them."""
-        if not self._undue[queue]:
+    def lacking(
+        self, queue: int, then: Mapping[int, NDArray[np.int64]]
+    ) -> snapshots.Mask | None:
+        """(n,) ``lacks_share`` with such amounts instead of what it has; None: none of them."""
+        undue = [resource for resource in self._undue[queue] if resource in then]
+        if not undue:
             return None
-        found: snapshots.Mask = np.zeros(len(then[0]), dtype=np.bool_)
-        for resource in self._undue[queue]:
+        found: snapshots.Mask = np.zeros(len(then[GPU]), dtype=np.bool_)
+        for resource in undue:
             found |= then[resource] > 0
         return found
 
