@@ -99,6 +99,8 @@ class Preemption:
         self.budget = UNITS_MAX
         self._gentle = self._thrifty = ASKS_MAX
         self.failures = failed_searches.FailedSearches(situation)
+        #: Of shapes that were asked for, whether one of their tasks is larger than any node.
+        self._too_large: dict[int, bool] = {}
         #: Who was promised room, in that order, with what was planned for them.
         self._promised: list[tuple[request.PlacementRequest, tuple[TaskPlacement, ...]]] = []
         #: Whether some of them want devices near each other.
@@ -160,7 +162,7 @@ class Preemption:
         if excess is not None and not self._relieves(ask, excess):
             return None
         scopes = self._scopes(ask)
-        if self.needs_nobody(ask, scopes):
+        if self._fits_nowhere(ask) or self.needs_nobody(ask, scopes):
             return None
         for scope in scopes:
             key = self._key(ask, scope)
@@ -198,6 +200,21 @@ class Preemption:
         ):
             return False
         return self.may_start(ask, range(len(ledger.paths)))
+
+    def _fits_nowhere(self, ask: request.PlacementRequest) -> bool:
+        """Whether a task is larger than any node that it may go to, whoever leaves."""
+        known = self._too_large.get(ask.shape)
+        if known is None:
+            shape, nodes = self.situation.shapes[ask.shape], self.situation.nodes
+            there = nodes.capacity[shape.eligible & nodes.accepts]
+            known = self._too_large[ask.shape] = any(
+                # what it is charged of these depends on the node
+                not (group.share_bytes or group.profile >= 0)
+                and not (there >= group.amounts).all(axis=1).any()
+                for group in shape.groups
+                if group.least
+            )
+        return known and not ask.missing
 
     @functools.cached_property
     def _some_fixed(self) -> bool:
@@ -237,9 +254,9 @@ class Preemption:
         """
         if not self.may_find(ask):
             return True
-        return all(
-            self.budget <= 0 or self.failures.has(self._key(ask, scope), ask)
-            for scope in self._scopes(ask)
+        scopes = self._scopes(ask)
+        return self._fits_nowhere(ask) or all(
+            self.budget <= 0 or self.failures.has(self._key(ask, scope), ask) for scope in scopes
         )
 
     def is_forced(self, ask: request.PlacementRequest) -> bool:
