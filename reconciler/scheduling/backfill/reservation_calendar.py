@@ -17,6 +17,7 @@ import numpy as np
 from reconciler.scheduling.backfill import node_reservation, timeline_events, windows
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.nodes import oversized
 from reconciler.scheduling.placement import request
 from reconciler.scheduling.placement.capacity import Capacity
 from reconciler.scheduling.queues import job_order
@@ -53,6 +54,7 @@ class ReservationCalendar:
         #: All that was given up, in that order, also where the same was made again since.
         self.dropped: list[node_reservation.NodeReservation] = []
         self._times = timeline_events.CapacityEvents(situation)
+        self._oversized = oversized.OversizedShapes(situation)
         self._combined: dict[int, Capacity] = {}
         #: By reach, room beside reservations once all has left, and what it was made of.
         self._coming: dict[int, tuple[tuple[tuple[Capacity, int], ...], Capacity, int]] = {}
@@ -456,8 +458,10 @@ class ReservationCalendar:
 
         ``within``: (n,) nodes to use; ``since``, ``until``: the first and last moment that will do.
         """
-        walk = self.later.copy()
         ask = self._whole(ask)
+        if not ask.missing and self._oversized.has(ask.shape):
+            return None
+        walk = self.later.copy()
         looked = 0
         for moment, changes in self._times.of(self._reserved(), since):
             _change(walk, changes)

@@ -1,14 +1,29 @@
-"""Searches for victims that found nobody: they answer larger asks of the same kind at once.
+"""Searches for victims that find nobody: those made answer larger asks of the same kind at once.
 
 Asks come in with what else a search depends on; whether one like it failed goes out. Nothing found
 within a cycle makes a search succeed that failed, except as far as ``clear`` is called for it.
 """
 
 from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.nodes import oversized
 from reconciler.scheduling.placement import request
+from reconciler.scheduling.quota import quota_ledger
 
 #: Failed asks of one key that are remembered.
 FAILURES_MAX = 256
+
+
+def measured(ledger: quota_ledger.QuotaLedger, ask: request.PlacementRequest) -> tuple[bool, ...]:
+    """Of which resources an ask wants some that a queue on its path measures.
+
+    Guarantees are measured by what is asked for of what they name (``QuotaLedger.owed``): who
+    asks for nothing of that is owed nothing, and tells nothing about who asks for some.
+    """
+    rationed, path = ledger.rationed, ledger.paths[ask.queue]
+    return tuple(
+        ask.amounts[resource] > 0 and any(rationed[member][resource] for member in path)
+        for resource in ledger.resources
+    )
 
 
 class FailedSearches:
@@ -16,6 +31,7 @@ class FailedSearches:
 
     def __init__(self, situation: snapshots.Snapshot) -> None:
         self.situation = situation
+        self._oversized = oversized.OversizedShapes(situation)
         self._sizes: dict[object, list[tuple[int, ...]]] = {}
         #: Numbers of what shapes have in common, by shape.
         self._kinds: dict[int, int] = {}
@@ -24,6 +40,10 @@ class FailedSearches:
     def clear(self) -> None:
         """Searches that failed may find somebody now."""
         self._sizes.clear()
+
+    def fits_nowhere(self, ask: request.PlacementRequest) -> bool:
+        """Whether a new element is larger than any node, so that no search need be made."""
+        return not ask.missing and self._oversized.has(ask.shape)
 
     def kind(self, ask: request.PlacementRequest) -> int:
         """What of their shapes asks have in common of which the larger fails with the smaller."""

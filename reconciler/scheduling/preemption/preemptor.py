@@ -37,6 +37,7 @@ from reconciler.scheduling.preemption import (
     reclaim_rules,
     starvation,
     unmeasured_work,
+    vain_searches,
     victim_orders,
     victim_search,
     victims,
@@ -99,12 +100,10 @@ class Preemption:
         self.budget = UNITS_MAX
         self._gentle = self._thrifty = ASKS_MAX
         self.failures = failed_searches.FailedSearches(situation)
-        #: Of shapes that were asked for, whether one of their tasks is larger than any node.
-        self._too_large: dict[int, bool] = {}
         #: Who was promised room, in that order, with what was planned for them.
-        self._promised: list[tuple[request.PlacementRequest, tuple[TaskPlacement, ...]]] = []
+        self.awaited: list[tuple[request.PlacementRequest, tuple[TaskPlacement, ...]]] = []
         #: Whether some of them want devices near each other.
-        self._some_near = False
+        self.some_near = False
         #: Rows of holdings that got a task more in this cycle.
         self._grown: set[int] = set()
 
@@ -136,8 +135,8 @@ class Preemption:
 
     def promised(self, ask: request.PlacementRequest, tasks: tuple[TaskPlacement, ...]) -> None:
         """Room is kept for an ask until others have left."""
-        self._promised.append((ask, tasks))
-        self._some_near = self._some_near or self._is_near(ask)
+        self.awaited.append((ask, tasks))
+        self.some_near = self.some_near or self._is_near(ask)
 
     @property
     def wake_at(self) -> float:
@@ -162,7 +161,7 @@ class Preemption:
         if excess is not None and not self._relieves(ask, excess):
             return None
         scopes = self._scopes(ask)
-        if self._fits_nowhere(ask) or self.needs_nobody(ask, scopes):
+        if self.failures.fits_nowhere(ask) or vain_searches.needs_nobody(self, ask, scopes):
             return None
         for scope in scopes:
             key = self._key(ask, scope)
@@ -181,45 +180,6 @@ class Preemption:
                 return found
             self.failures.note(key, ask)
         return None
-
-    def needs_nobody(
-        self, ask: request.PlacementRequest, scopes: list[candidates.VictimScope]
-    ) -> bool:
-        """Whether an ask has room once all that leaves has left: only reservations keep it out.
-
-        Then nobody is searched for: whoever was taken, all of them would be spared again. False
-        may be wrong: it is where that could depend on who is taken.
-        """
-        ledger = self.ledger
-        if ledger.lends or self._some_fixed or not ask.fits(self.later):
-            return False
-        if self._promised and (self._some_near or self._is_near(ask)):
-            return False
-        if any(scope.own for scope in scopes) and not ledger.grows_within_share(
-            ask.queue, ask.amounts, ledger.nothing
-        ):
-            return False
-        return self.may_start(ask, range(len(ledger.paths)))
-
-    def _fits_nowhere(self, ask: request.PlacementRequest) -> bool:
-        """Whether a task is larger than any node that it may go to, whoever leaves."""
-        known = self._too_large.get(ask.shape)
-        if known is None:
-            shape, nodes = self.situation.shapes[ask.shape], self.situation.nodes
-            there = nodes.capacity[shape.eligible & nodes.accepts]
-            known = self._too_large[ask.shape] = any(
-                # what it is charged of these depends on the node
-                not (group.share_bytes or group.profile >= 0)
-                and not (there >= group.amounts).all(axis=1).any()
-                for group in shape.groups
-                if group.least
-            )
-        return known and not ask.missing
-
-    @functools.cached_property
-    def _some_fixed(self) -> bool:
-        """Whether some of what runs has to find room beside who evicts it."""
-        return any(holding.fixed for holding in self.situation.holdings)
 
     def _relieves(self, ask: request.PlacementRequest, excess: quota_ledger.QuotaExcess) -> bool:
         """Whether somebody could leave under the limit that an ask would exceed.
@@ -255,7 +215,7 @@ class Preemption:
         if not self.may_find(ask):
             return True
         scopes = self._scopes(ask)
-        return self._fits_nowhere(ask) or all(
+        return self.failures.fits_nowhere(ask) or all(
             self.budget <= 0 or self.failures.has(self._key(ask, scope), ask) for scope in scopes
         )
 
@@ -271,22 +231,10 @@ class Preemption:
         return candidates.scopes(self, reclaims=reclaims, preempts=preempts)
 
     def _key(self, ask: request.PlacementRequest, scope: candidates.VictimScope) -> object:
-        """What two asks have in common of which the larger fails where the smaller did.
-
-        Guarantees are measured by what is asked for of what they name (``QuotaLedger.owed``): who
-        asks for nothing of that is owed nothing, and tells nothing about who asks for some.
-        """
-        forced, measured = self.is_forced(ask), self._measured(ask)
-        who = (ask.queue, ask.line.priority, ask.firm, forced, measured)
+        """What two asks have in common of which the larger fails where the smaller did."""
+        measured = failed_searches.measured(self.ledger, ask)
+        who = (ask.queue, ask.line.priority, ask.firm, self.is_forced(ask), measured)
         return (scope, who, self.failures.kind(ask))
-
-    def _measured(self, ask: request.PlacementRequest) -> tuple[bool, ...]:
-        """Of which resources an ask wants some that a queue on its path measures."""
-        rationed, path = self.ledger.rationed, self.ledger.paths[ask.queue]
-        return tuple(
-            ask.amounts[resource] > 0 and any(rationed[member][resource] for member in path)
-            for resource in self.ledger.resources
-        )
 
     # Who may take from whom
 
@@ -372,17 +320,26 @@ class Preemption:
         the first of them. Where devices have to be near each other that makes a difference: which
         of them the first takes decides whether the next has some.
         """
-        if not self._promised or not (self._some_near or self._is_near(ask)):
+        if not self.is_placed_anew(ask):
             return True
         later = self.later
         mark = later.mark()
-        for one, tasks in self._promised:
+        for one, tasks in self.awaited:
             shape = self.situation.shapes[one.shape]
             later.release(tasks, exclusive=shape.exclusive, matches=shape.matches)
-        asks = [*[one for one, _ in self._promised], ask]
+        asks = [*[one for one, _ in self.awaited], ask]
         found = all(one.place(later) is not None for one in asks)
         later.rollback(mark)
         return found
+
+    @functools.cached_property
+    def some_fixed(self) -> bool:
+        """Whether some of what runs might have to find room beside who evicts it (``lasts``)."""
+        return any(holding.fixed for holding in self.situation.holdings)
+
+    def is_placed_anew(self, ask: request.PlacementRequest) -> bool:
+        """Whether it matters where those go whom room is promised, when they are placed anew."""
+        return bool(self.awaited) and (self.some_near or self._is_near(ask))
 
     def _is_near(self, ask: request.PlacementRequest) -> bool:
         return any(needs_inner(group) for group in self.situation.shapes[ask.shape].groups)

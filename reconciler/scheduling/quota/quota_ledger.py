@@ -436,9 +436,7 @@ class QuotaLedger:
                     after = amount / bound
         return before, after
 
-    def measured(
-        self, queue: int, then: Mapping[int, NDArray[np.int64]]
-    ) -> NDArray[np.float64]:
+    def measured(self, queue: int, then: Mapping[int, NDArray[np.int64]]) -> NDArray[np.float64]:
         """(n,) ``dominant_share`` with (n,) amounts by resource instead of what it has.
 
         The very same number as long as amounts are below 2**53.
@@ -450,9 +448,7 @@ class QuotaLedger:
                 np.maximum(found, amounts / measure, out=found)
         return found
 
-    def lacking(
-        self, queue: int, then: Mapping[int, NDArray[np.int64]]
-    ) -> snapshots.Mask | None:
+    def lacking(self, queue: int, then: Mapping[int, NDArray[np.int64]]) -> snapshots.Mask | None:
         """(n,) ``lacks_share`` with such amounts instead of what it has; None: none of them."""
         undue = [resource for resource in self._undue[queue] if resource in then]
         if not undue:
