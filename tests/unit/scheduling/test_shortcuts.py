@@ -237,6 +237,8 @@ def test_of_two_rooms_each_node_keeps_the_lesser(situation: Snapshot, data: st.D
         assert least.instances == tuple(map(min, mine.instances, theirs.instances))
         assert least.occupied == max(mine.occupied, theirs.occupied)
         assert least.exclusive == max(mine.exclusive, theirs.exclusive)
+    lessened = [at for at, row in enumerate(both.stock.rows) if row != one.stock.rows[at]]
+    assert one.stock._beyond(other.stock) == lessened
 
 
 def test_lines_may_be_restored_one_after_the_other() -> None:
