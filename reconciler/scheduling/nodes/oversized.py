@@ -15,7 +15,7 @@ class OversizedShapes:
         self._known: dict[int, bool] = {}
 
     def has(self, shape: int) -> bool:
-        """Whether no node in service that a shape may go to has as much as one of its tasks asks."""
+        """Whether no node in service that a shape may go to has what one of its tasks asks for."""
         known = self._known.get(shape)
         if known is None:
             known = self._known[shape] = self._judged(self._situation.shapes[shape])
