@@ -85,8 +85,11 @@ class StopOrders:
         by: str = "",
         *,
         moving: bool = False,
+        is_done: bool = False,
     ) -> None:
-        """Order an attempt to stop: by the checkpoint signal, unless its work is cancelled.
+        """Order an attempt to stop: by the checkpoint signal, unless nobody wants its checkpoint.
+
+        Without that signal nothing of it lasts longer than its first process.
 
         Args:
             spec: of its job.
@@ -94,8 +97,10 @@ class StopOrders:
             reason: why it ends.
             by: the job for which it is preempted.
             moving: True if it only ends to start on other nodes.
+            is_done: True if its job has succeeded without it.
         """
-        saves = spec.checkpoint is not None and reason is not EndReason.CANCELLED
+        is_unwanted = is_done or reason is EndReason.CANCELLED
+        saves = spec.checkpoint is not None and not is_unwanted
         grace_s = (self._graces.to_save if saves else self._graces.to_end)(spec, attempt.node)
         if reason is EndReason.TIMED_OUT and spec.checkpoint and spec.checkpoint.before_limit_s:
             # asked before the limit, it goes on up to that; a deadline has no such time before it

@@ -214,7 +214,7 @@ class TryJudge:
         """Stop what the tasks that lead an element have left; conclude when that has ended."""
         for attempt in attempts:
             if attempt.state is not AttemptState.ENDED and attempt.stop is None:
-                self._stops.order(draft.spec, attempt, EndReason.SIBLING_ENDED)
+                self._stops.order(draft.spec, attempt, EndReason.SIBLING_ENDED, is_done=True)
         attempts = self._under_way(draft, element)
         if all(attempt.state is AttemptState.ENDED for attempt in attempts):
             self._conclude(draft, element, attempts)

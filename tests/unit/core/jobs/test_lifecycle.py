@@ -102,6 +102,22 @@ def test_a_job_ends_with_the_group_that_it_names(checkpoint: desired.Checkpoint 
     assert not world.memory.attempts
 
 
+@pytest.mark.parametrize(("exit_code", "signal", "to"), [(0, "SIGTERM", ""), (1, "SIGUSR1", "all")])
+def test_who_is_stopped_is_asked_to_save_unless_the_job_has_succeeded(
+    exit_code: int, signal: str, to: str
+) -> None:
+    saving = desired.Checkpoint(signal="SIGUSR1", to="all")
+    world = World(nodes=1)
+    world.commit(job("g", groups=(HEAD, WORKERS), ends_with="head", checkpoint=saving))
+    world.settle()
+    (head,) = [one for one in world.attempts("g") if one.group == "head"]
+    world.nodes["n0"].end(head.id, world.now, exit_code=exit_code)
+    world.hear()
+    world.cycle()
+    stops = [one.stop for one in world.attempts("g") if one.group == "worker"]
+    assert [(one and one.signal, one and one.to) for one in stops] == [(signal, to)] * 2
+
+
 def test_a_group_that_fails_ends_the_job_whichever_it_ends_with() -> None:
     for group in ("head", "worker"):
         world = World()
