@@ -102,6 +102,7 @@ class TaskStreams:
     async def _copy(self, handle: int, mark: bytes) -> None:
         while data := await read(handle):
             await self._relay.send(mark + data)
+            await asyncio.sleep(0)  # the other sessions' turn, also if nothing had to wait
 
     async def take_input(self) -> None:
         """Give the command what the other end sends, until that end has closed."""
@@ -143,6 +144,7 @@ async def exchange(link: socket.socket, relay: RelayConnection) -> None:
         with contextlib.suppress(OSError):
             while data := await loop.sock_recv(link, session_messages.PIECE_BYTES):
                 await relay.send(data)
+                await asyncio.sleep(0)  # the other sessions' turn, as above
         await relay.send(said(session_messages.InputEnded()))
 
     sending = asyncio.create_task(send())

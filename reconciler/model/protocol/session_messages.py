@@ -18,8 +18,9 @@ SUBPROTOCOL = "muster.session.v1"
 PATH = "/v1/sessions"
 #: The largest message: a piece of data, or a word about it.
 MESSAGE_BYTES_MAX = 2**20
-#: The largest piece of data that either end sends.
-PIECE_BYTES = 2**18
+#: The largest piece of data that either end sends. Larger ones cost each process on the way more:
+#: memory of that size is fetched from the kernel anew for each piece.
+PIECE_BYTES = 2**17
 #: First byte of the data of a command without a terminal: where it was written.
 STDOUT, STDERR = b"\x01", b"\x02"
 #: Rows and columns of a terminal, at most.
