@@ -79,6 +79,8 @@ class SessionServer:
                 max_size=session_messages.MESSAGE_BYTES_MAX,
                 max_queue=QUEUE_MAX,
                 open_timeout=OPEN_S,
+                ping_timeout=session_messages.PING_TIMEOUT_S,
+                close_timeout=session_messages.CLOSE_S,
                 proxy=None,
                 ssl=self._context,
             ) as relay:

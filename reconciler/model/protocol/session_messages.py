@@ -21,6 +21,11 @@ MESSAGE_BYTES_MAX = 2**20
 #: The largest piece of data that either end sends. Larger ones cost each process on the way more:
 #: memory of that size is fetched from the kernel anew for each piece.
 PIECE_BYTES = 2**17
+#: Who reads nothing for a while, as a person does with ``less``, answers no ping meanwhile. A ping
+#: that does not arrive at all ends the connection by TCP.
+PING_TIMEOUT_S = None
+#: How long a slow end may take to read what was sent before a session ended.
+CLOSE_S = 600.0
 #: First byte of the data of a command without a terminal: where it was written.
 STDOUT, STDERR = b"\x01", b"\x02"
 #: Rows and columns of a terminal, at most.

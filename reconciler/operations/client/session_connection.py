@@ -97,6 +97,7 @@ async def dialled(
             max_size=session_messages.MESSAGE_BYTES_MAX,
             max_queue=QUEUE_MAX,
             open_timeout=OPEN_S,
+            ping_timeout=session_messages.PING_TIMEOUT_S,
             close_timeout=2,
             proxy=None,
             ssl=context,

@@ -57,6 +57,7 @@ class RelayService:
         self._ends: dict[str, dict[ticket_table.Side, ServerConnection]] = {}
         self._joined: dict[str, asyncio.Event] = {}
         self._given: dict[ServerConnection, tuple[str, ticket_table.Side]] = {}
+        self._attended: set[ServerConnection] = set()
         self._api: asyncio.StreamWriter | None = None
         self._without_api_since: float | None = clock()
         self._closing: set[asyncio.Task[None]] = set()
@@ -90,8 +91,13 @@ class RelayService:
         return None
 
     async def _forget(self, connection: ServerConnection) -> None:
-        """Give back the place of a connection that has closed, also one that never opened."""
+        """Give back the place of a connection that has closed and never opened.
+
+        One that has opened may have closed after it sent what is still passed on.
+        """
         await connection.wait_closed()
+        if connection in self._attended:
+            return
         given = self._given.pop(connection, None)
         if given is not None:
             self.end(given[0], "")
@@ -99,11 +105,13 @@ class RelayService:
     async def attend(self, connection: ServerConnection) -> None:
         """Pass on what one end sends, until either end closes."""
         name, side = self._given[connection]
+        self._attended.add(connection)
         try:
             await self._pass_on(name, side, connection)
         except websockets.ConnectionClosed:
             pass
         finally:
+            self._attended.discard(connection)
             self._given.pop(connection, None)
             self.end(name, "")
 
@@ -247,7 +255,8 @@ def _serving(
         max_size=session_messages.MESSAGE_BYTES_MAX,
         max_queue=QUEUE_MAX,
         open_timeout=10,
-        close_timeout=5,
+        ping_timeout=session_messages.PING_TIMEOUT_S,
+        close_timeout=session_messages.CLOSE_S,
         server_header=None,
         ssl=context,
         backlog=BACKLOG,

@@ -44,8 +44,9 @@ class EagerRelay:
     async def __aiter__(self) -> AsyncIterator[bytes | str]:
         """Yield nothing, until all was sent."""
         await self._ended.wait()
-        for nothing in ():
-            yield nothing
+        nothing: tuple[str, ...] = ()
+        for message in nothing:
+            yield message
 
     async def wait_closed(self) -> None:
         """Wait until all was sent."""
