@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import sys
-import tarfile
 import time
 from typing import Any
 
@@ -20,6 +19,7 @@ if __package__ in {None, ""}:
 
 from agents.isolation import user_switch
 from reconciler import child_process
+from reconciler.safe_tar import tarfile
 
 #: Exit statuses: a fault of the code, and a lack of room on this node.
 FAULT, NO_ROOM = 1, 2
@@ -53,8 +53,6 @@ def unpack(handle: int, folder: str, entries_max: int, bytes_max: int) -> None:
         CodeError: it is no pack, or holds what no pack may hold.
         OSError: it can't be written.
     """
-    if not hasattr(tarfile, "data_filter"):
-        raise CodeError("this node's Python has no safe way to unpack: update it (3.11.4 or newer)")
     entries = size = 0
     try:
         with os.fdopen(handle, "rb") as stream, tarfile.open(fileobj=stream, mode="r|") as pack:

@@ -133,7 +133,11 @@ class AttemptCgroup:
             OSError: the kernel refuses; folders created before still exist.
         """
         for hierarchy, folder in self.folders.items():
-            os.mkdir(folder, 0o755)
+            try:
+                os.mkdir(folder, 0o755)
+            except FileNotFoundError:
+                self._tree.renew(hierarchy)
+                os.mkdir(folder, 0o755)
             if hierarchy == "cpuset":
                 cgroups.inherit_cpuset(folder)
 

@@ -142,9 +142,11 @@ def entry(hierarchy: str) -> str:
 class Tree:
     """The groups of one supervisor. ``kind`` and ``enforced`` show what could be set up."""
 
-    def __init__(self, root: str, own: dict[str, str]) -> None:
+    def __init__(self, root: str, own: dict[str, str], top: str = "") -> None:
         self.token = token_of(root)
         self._root = root
+        #: Where ``/proc`` is looked for.
+        self._top = top
         self.kind, self.controllers = offers(own)
         self.bases: dict[str, str] = {}
         self.problems: list[str] = []
@@ -161,9 +163,7 @@ class Tree:
         """Create the three groups in one hierarchy, and enter the supervisor's."""
         try:
             for folder in (base, f"{base}/run", f"{base}/{SUPERVISOR_GROUP}"):
-                _make(folder)
-                if name == "cpuset":
-                    inherit_cpuset(folder)
+                _make(folder, name)
             mark(base, self._root)
             self._home[name] = os.open(f"{base}/{SUPERVISOR_GROUP}/{entry(name)}", _FLAGS, 0o644)
             os.write(self._home[name], b"0")
@@ -242,7 +242,7 @@ class Tree:
     def path(self) -> str:
         """Path of the groups of attempts in the hierarchy that tracks processes."""
         base = self.bases[self.tracks]
-        above = [mount for mount in mounts() if base.startswith(f"{mount}/")]
+        above = [mount for mount in mounts(self._top) if base.startswith(f"{mount}/")]
         return f"{base.removeprefix(max(above, key=len, default=''))}/run"
 
     @property
@@ -262,16 +262,28 @@ class Tree:
         return next((name.partition("/")[0] for name in names if name), "")
 
     def drop_elsewhere(self, name: str) -> None:
-        """Remove groups that a container runtime created for an attempt in other hierarchies."""
-        for mount in mounts():
+        """Remove groups that a container runtime created for an attempt in other hierarchies.
+
+        Of hierarchies that are in use too, but there the group of all attempts stays.
+        """
+        used = {f"{base}/run" for base in self.bases.values()}
+        for mount in mounts(self._top):
             folder = f"{mount}{self.path}"
             if os.path.isdir(f"{folder}/{name}"):
                 remove(f"{folder}/{name}")
-                for above in (folder, os.path.dirname(folder)):
+                for above in () if folder in used else (folder, os.path.dirname(folder)):
                     try:
                         os.rmdir(above)
                     except OSError:
                         break
+
+    def renew(self, hierarchy: str) -> None:
+        """Create the group of all attempts again, which somebody else has removed.
+
+        Raises:
+            OSError: the kernel refuses.
+        """
+        _make(f"{self.bases[hierarchy]}/run", hierarchy)
 
     def move_supervisor_back(self, hierarchies: Iterable[str]) -> None:
         """Move this process back to the supervisor's group."""
@@ -324,11 +336,13 @@ def elsewhere(bases: Iterable[str]) -> list[str]:
     return [base for base in dict.fromkeys(found) if base not in used and os.path.isdir(base)]
 
 
-def _make(folder: str) -> None:
+def _make(folder: str, hierarchy: str) -> None:
     try:
         os.mkdir(folder, 0o755)
     except FileExistsError:
         pass
+    if hierarchy == "cpuset":
+        inherit_cpuset(folder)
 
 
 def mark(base: str, root: str) -> None:

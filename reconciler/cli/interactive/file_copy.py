@@ -10,8 +10,6 @@ import asyncio
 import contextlib
 import os
 import posixpath
-import sys
-import tarfile
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from reconciler.cli import terminal
 from reconciler.cli.interactive import local_terminal, remote_command
 from reconciler.model.protocol import session_messages
+from reconciler.safe_tar import tarfile
 
 if TYPE_CHECKING:
     from reconciler.operations.client import api_client, endpoints, session_connection
@@ -161,8 +160,6 @@ def unpack(stream: BinaryIO, into: Path, base: str, name: str) -> None:
         CopyError: it holds what no copy may, or too much.
         TarError: it is no tar, or breaks off.
     """
-    if not hasattr(tarfile, "data_filter"):
-        raise CopyError(f"Python {sys.version.split()[0]} has no safe way to unpack: 3.11.4 has")
     files = size = 0
     with tarfile.open(fileobj=stream, mode="r|") as archive:
         for member in archive:

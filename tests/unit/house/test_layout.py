@@ -47,7 +47,15 @@ LARGE = {
 }
 #: Loose at the root of the package: the version, and what several processes share.
 ROOT_MODULES = {
-    *("__init__", "child_process", "interpreter", "lock_file", "log_format", "package_data"),
+    *(
+        "__init__",
+        "child_process",
+        "interpreter",
+        "lock_file",
+        "log_format",
+        "package_data",
+        "safe_tar",
+    ),
 }
 _DOTTED = re.compile(r"(?<![\w./-])(?:reconciler|agents)(?:\.[A-Za-z_][A-Za-z_0-9]*)+")
 _PATH = re.compile(r"(?<![\w./-])(?:reconciler|agents|tests|bench|tools)/[\w/]+\.py\b")

@@ -94,19 +94,25 @@ def test_an_old_kernel_of_version_2_is_frozen_and_killed(tmp_path: Path) -> None
     assert said(group)["cgroup.freeze"] == "0"  # let go again when all have their signal
 
 
-def test_version_1_without_a_tree_of_version_2_uses_the_freezer(tmp_path: Path) -> None:
-    names = ("memory", "cpu,cpuacct", "cpuset", "devices", "pids", "freezer")
+def version_1(*names: str) -> dict[str, str]:
+    """A machine with hierarchies of version 1 and no tree of version 2."""
     mounts = "".join(
         f"3{i} 20 0:2{i} / /sys/fs/cgroup/{n} rw - cgroup cgroup rw,{n}\n"
         for i, n in enumerate(names)
     )
-    files = {
+    return {
         "proc/self/cgroup": "".join(f"{i}:{n}:/job\n" for i, n in enumerate(names)),
         "proc/self/mountinfo": mounts,
         "sys/fs/cgroup/cpuset/job/cpuset.cpus": "0-7\n",
         "sys/fs/cgroup/cpuset/job/cpuset.mems": "0-1\n",
     } | {f"sys/fs/cgroup/{n}/job/cgroup.procs": "" for n in names}
-    tree_of = made(tmp_path, files, kill="freezer.state")
+
+
+USED = ("memory", "cpu,cpuacct", "cpuset", "devices", "pids", "freezer")
+
+
+def test_version_1_without_a_tree_of_version_2_uses_the_freezer(tmp_path: Path) -> None:
+    tree_of = made(tmp_path, version_1(*USED), kill="freezer.state")
     assert tree_of.facts()["enforces"] == ["memory", "cpu", "cpuset", "devices", "pids"]
     assert tree_of.kills_by == "freezer"
     attempt = take(tree_of, LIMITS)
@@ -122,6 +128,28 @@ def test_version_1_without_a_tree_of_version_2_uses_the_freezer(tmp_path: Path) 
     }
     attempt.kill()
     assert said(Path(tree_of.bases["freezer"]) / "run/a.1")["freezer.state"] == "THAWED"
+
+
+def test_the_end_of_a_container_leaves_room_for_the_next_task(tmp_path: Path) -> None:
+    """Its runtime makes groups in all hierarchies, of which some hold no other attempt."""
+    tree(tmp_path, version_1(*USED, "blkio"))
+    tree_of = cgroups.Tree("/root-of-node", cgroups.discover(str(tmp_path)), str(tmp_path))
+    attempt = take(tree_of, LIMITS)
+    runs = {
+        mount: Path(f"{mount}/job/{tree_of.token}/run") for mount in cgroups.mounts(str(tmp_path))
+    }
+    for run in runs.values():
+        (run / "a.1/of-the-runtime").mkdir(parents=True, exist_ok=True)
+    for folder in attempt.folders.values():
+        for file in Path(folder).iterdir():
+            file.unlink() if file.is_file() else None  # a group goes with its files
+    tree_of.drop_elsewhere("a.1")
+    assert [mount.rpartition("/")[2] for mount, run in runs.items() if not run.exists()] == [
+        "blkio"
+    ]
+    assert not [run for run in runs.values() if (run / "a.1").exists()]
+    Path(tree_of.bases["devices"], "run").rmdir()
+    assert take(tree_of, LIMITS).folders == attempt.folders
 
 
 def test_a_mount_of_a_part_of_the_tree(tmp_path: Path) -> None:
