@@ -175,6 +175,7 @@ def main() -> None:
             raise
         code = interrupts.STATUS  # a half loaded module can fail with any error
     interrupts.leave_at_once()  # an exception while the interpreter ends would be printed
+    terminal.drop_unwritable()  # else the interpreter exits with a code of its own
     sys.exit(code)
 
 

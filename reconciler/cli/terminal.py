@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import msgspec
 import rich.console
@@ -129,8 +129,21 @@ def is_unwritable(error: OSError) -> bool:
 
 def drop_stdout() -> None:
     """Discard what is left in buffers, so that the end of the interpreter does not try again."""
+    _drop(sys.stdout)
+
+
+def drop_unwritable() -> None:
+    """Discard what is left in buffers and can't be written, as to a terminal that has gone."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            _drop(stream)
+
+
+def _drop(stream: TextIO) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+    os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
 
 

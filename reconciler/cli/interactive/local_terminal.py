@@ -40,7 +40,8 @@ def raw(*, wanted: bool) -> Iterator[None]:
         tty.setraw(STDIN, termios.TCSADRAIN)
         yield
     finally:
-        termios.tcsetattr(STDIN, termios.TCSADRAIN, before)
+        with contextlib.suppress(termios.error):  # it has gone
+            termios.tcsetattr(STDIN, termios.TCSADRAIN, before)
 
 
 @contextlib.contextmanager

@@ -120,6 +120,8 @@ class _Conversation:
         self._relay = relay
         self._streams = streams
         self._has_terminal = has_terminal
+        #: A raw terminal has no end of input but that of the terminal itself.
+        self._is_typed = has_terminal and local_terminal.is_one()
         self._words: asyncio.Queue[session_messages.ToNode] = asyncio.Queue()
         self._left = 0
         self._over = asyncio.Event()
@@ -168,6 +170,8 @@ class _Conversation:
         try:
             async for data in self._streams.typed():
                 await self._relay.send(data)
+            if self._is_typed:
+                self._leave(signal.SIGHUP)
             self._words.put_nowait(session_messages.InputEnded())
         except session_connection.CLOSED:
             return  # whoever takes the output says why

@@ -82,7 +82,9 @@ async def dialled(
     Raises:
         SessionLostError: it broke off.
         StartRefusal: it was not started.
+        OSError: what the caller did while it was connected.
     """
+    is_ready = False
     parts = urlsplit(endpoint.url)
     host = parts.hostname or ""
     shown = f"[{host}]" if ":" in host else host
@@ -103,12 +105,15 @@ async def dialled(
             ssl=context,
         ) as relay:
             await _wait_until_ready(relay)
+            is_ready = True
             yield relay
     except websockets.ConnectionClosed as error:
         raise SessionLostError(_why_closed(error)) from None
     except websockets.WebSocketException as error:
         raise SessionLostError(f"{url} takes no session: {error}") from None
     except (OSError, TimeoutError) as error:
+        if is_ready:  # its own trouble here, such as output that nobody reads
+            raise
         why = (isinstance(error, OSError) and error.strerror) or str(error) or "no answer in time"
         raise SessionLostError(
             f"the controller's relay at {url} can't be reached ({why}). To fix: see that its port "

@@ -51,11 +51,28 @@ def marked(mark: str) -> set[int]:
     return found
 
 
-class Person:
-    """Somebody at a terminal that runs one command."""
+def _fork_beside() -> tuple[int, int]:
+    """Fork as ``pty.fork`` does, but the terminal tells nobody when it goes, as below su."""
+    terminal, shown = os.openpty()
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        for handle in range(3):
+            os.dup2(shown, handle)
+    os.close(shown)
+    return pid, terminal
 
-    def __init__(self, bed: beds.Bed, *words: str, rows: int = 24, columns: int = 80) -> None:
-        pid, self.terminal = pty.fork()
+
+class Person:
+    """Somebody at a terminal that runs one command.
+
+    ``hears`` False: the command gets no SIGHUP when the terminal goes.
+    """
+
+    def __init__(
+        self, bed: beds.Bed, *words: str, rows: int = 24, columns: int = 80, hears: bool = True
+    ) -> None:
+        pid, self.terminal = pty.fork() if hears else _fork_beside()
         if pid == 0:
             environment = {**bed.environment, "TERM": "xterm"}
             os.execve(sys.executable, [*MUSTER, *words], environment)  # noqa: S606
@@ -72,7 +89,18 @@ class Person:
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
                 os.kill(self.pid, signal.SIGKILL)
                 os.waitpid(self.pid, 0)
+        with contextlib.suppress(OSError):
+            os.close(self.terminal)
+
+    def close(self) -> int:
+        """Close the terminal. Return the exit code of the command: 128 + N if signal N ended it."""
         os.close(self.terminal)
+        until(
+            lambda: os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT), "its end"
+        )
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self.is_gone = True
+        return code if code >= 0 else 128 - code
 
     def resize(self, rows: int, columns: int) -> None:
         """Make the window larger or smaller."""

@@ -5,6 +5,7 @@ import hashlib
 import os
 import signal
 import socket
+import subprocess
 import termios
 import urllib.request
 from collections.abc import Iterator
@@ -391,6 +392,37 @@ def test_a_run_whose_terminal_goes_ends(bed: beds.Bed) -> None:
         bed.until_state("left", "Failed")
     (attempt,) = bed.job("left")["attempts"]
     assert attempt["exitCode"] == 129
+
+
+@pytest.mark.parametrize("hears", [True, False])
+def test_what_a_terminal_had_ends_with_it(bed: beds.Bed, hears: bool) -> None:
+    name = f"closed-{hears}".lower()
+    words = ["run", "--pty", "--name", name, "--cpus", "1", "--clone", str(bed.clone)]
+    with people.Person(bed, *words, "--", "sh", hears=hears) as person:
+        person.sees(f"submitted {name}")
+        person.type("echo in $MUSTER_JOB\r")
+        person.sees(f"in {name}\r\n")
+        assert person.close() == 128 + signal.SIGHUP
+    bed.until_state(name, "Failed", "Cancelled")
+    with people.Person(bed, "exec", "sleeper", "--", "sh", hears=hears) as one:
+        one.type(f"echo $((40 + 2)); exec sleep 4711.{hears:d}\r")
+        one.sees("42\r\n")
+        assert one.close() == 128 + signal.SIGHUP
+    people.until(lambda: not people.marked(f"4711.{hears:d}"), "its end")
+
+
+def test_a_reader_that_leaves_is_no_fault_of_the_relay(bed: beds.Bed) -> None:
+    command = [*people.MUSTER, "exec", "sleeper", "--", "seq", "1", "1000000"]
+    process = subprocess.Popen(
+        command, env=bed.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == b"1\n"
+    process.stdout.close()
+    assert process.wait(people.DEADLINE_S) == 0
+    assert process.stderr.read() == b""
+    process.stderr.close()
 
 
 def test_a_shell_without_a_terminal_is_told_what_to_do(bed: beds.Bed) -> None:
