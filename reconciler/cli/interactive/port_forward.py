@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from reconciler.cli import lazy_import, terminal
 from reconciler.cli.interactive import local_terminal
 from reconciler.model.protocol import session_messages
+from reconciler.model.rules import past_runs
 from reconciler.model.state import states
 
 if TYPE_CHECKING:
@@ -83,12 +84,13 @@ def why_over(api: api_client.ApiClient, place: session_connection.SessionPlace) 
     Raises:
         ApiError: there is no such job, or the controller refuses to tell of it.
     """
-    state = api.get(f"/v1/jobs/{place.job}")["job"]["state"]
-    if state not in states.FINISHED_JOB_STATES:
+    job = api.get(f"/v1/jobs/{place.job}")["job"]
+    if job["state"] not in states.FINISHED_JOB_STATES:
         return ""
+    again = past_runs.again_text(place.job, is_removed=job["removed"])
     return (
-        f"job {place.job} has ended ({state}): nothing of it listens any more. To see what it "
-        f"wrote: muster logs {place.job}; to run it again: muster rerun {place.job}"
+        f"job {place.job} has ended ({job['state']}): nothing of it listens any more. To fix: see "
+        f"what it wrote (muster logs {place.job}), or {again}"
     )
 
 

@@ -21,6 +21,7 @@ import typer
 from reconciler.cli import context, interrupts, lazy_import, retries, terminal
 from reconciler.cli.changes import submit, submit_options
 from reconciler.cli.jobs import run_status, wait
+from reconciler.model.rules import past_runs
 
 if TYPE_CHECKING:
     from reconciler.operations.changes import (
@@ -165,16 +166,18 @@ def _found_there(name: str, server: str | None, token_file: str | None) -> str:
     """
     with context.controller(server, token_file) as api:
         try:
-            state = str(api.get(f"/v1/jobs/{name}")["job"]["state"])
+            job = api.get(f"/v1/jobs/{name}")["job"]
         except api_client.ApiError as error:
             if error.status != 404:  # 404: in git, but not read by the controller yet
                 raise
-            state = ""
-    if state in wait.FINISHED:
+            job = {"state": ""}
+    if job["state"] in wait.FINISHED:
+        again = ""
+        if not job["removed"]:
+            again = past_runs.again_text(name, is_removed=False, then=f"muster wait {name}")
         raise change_requests.ChangeError(
-            f"job {name} already exists and its run has ended ({state}); nothing was submitted. "
-            "To fix: use another --name, or run it again: "
-            f"muster rerun {name} && muster wait {name}"
+            f"job {name} already exists and its run has ended ({job['state']}); nothing was "
+            f"submitted. To fix: use another --name{again and ', or '}{again}"
         )
     return f"job {name} already exists; showing its output"
 

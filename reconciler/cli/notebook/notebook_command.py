@@ -23,6 +23,7 @@ from reconciler.cli.changes import (
 from reconciler.cli.interactive import port_forward
 from reconciler.cli.jobs import followed_job, run, run_status, wait
 from reconciler.cli.notebook import notebook_server, notebook_visit
+from reconciler.model.rules import past_runs
 from reconciler.model.values import addresses
 
 if TYPE_CHECKING:
@@ -207,11 +208,14 @@ def _open_again(
 ) -> int:
     """Show Jupyter of a job that runs, until this command is left. Return the exit code."""
     with context.controller(*place) as api:
-        state = api.get(f"/v1/jobs/{name}")["job"]["state"]
-        if state in wait.FINISHED:
+        job = api.get(f"/v1/jobs/{name}")["job"]
+        if job["state"] in wait.FINISHED:
+            again = past_runs.again_text(
+                name, is_removed=job["removed"], then=f"muster notebook {name}"
+            )
             terminal.fail(
-                f"{name} has ended ({state}). To fix: start another one (muster notebook), or the "
-                f"same again: muster rerun {name} && muster notebook {name}"
+                f"{name} has ended ({job['state']}). To fix: start another notebook (muster "
+                f"notebook), or {again}"
             )
         patient = retries.Patient(api, answered=True)
 

@@ -1,4 +1,4 @@
-"""Words about work that comes back as it was: a run happens once, so nothing would start.
+"""Words about work that comes back: as it was nothing would start, since a run happens once.
 
 A run is (name, number, digest of what it executes). The same contents under the same name and
 number are that run, whatever had the name in between.
@@ -33,3 +33,16 @@ def why_not_again(key: str, state: str, highest: int = 0) -> str:
         f"already, and a run happens once. To run it again: spec.run: {following} (--set "
         f"run={following}), or another name"
     )
+
+
+def again_text(job: str, *, is_removed: bool, then: str = "") -> str:
+    """Return how to have an ended job again: ``run it again (muster rerun train)``.
+
+    Args:
+        job: its name.
+        is_removed: its document is gone, so that no run of it can follow.
+        then: a command that goes on with the new run.
+    """
+    if is_removed:
+        return "submit it again, under another name: its YAML was deleted"
+    return f"run it again (muster rerun {job}{then and ' && '}{then})"

@@ -9,6 +9,7 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody
 
 from reconciler.model.protocol import session_messages
+from reconciler.model.rules import past_runs
 from reconciler.model.state import records, states
 from reconciler.operations.views import json_format
 from reconciler.server import errors
@@ -104,8 +105,9 @@ def _found(
         state = (
             f"its task {group}-{index} is {of_task[-1].state}" if of_task else f"it is {job.state}"
         )
+        again = past_runs.again_text(name, is_removed=job.removed)
         fix = (
-            f"see what it wrote (muster logs {name}), or run it again (muster rerun {name})"
+            f"see what it wrote (muster logs {name}), or {again}"
             if job.state in states.FINISHED_JOB_STATES
             else f"wait until it runs (muster wait {name} --until started), or see muster explain "
             f"{name}"
