@@ -9,8 +9,8 @@ from reconciler.cli import terminal
 
 _GPUS = re.compile(r"(gpu:)?(?P<count>\d+)")
 _MEMORY = re.compile(r"(?P<amount>\d*[1-9]\d*)(?P<unit>[KMGT]?)B?", re.IGNORECASE)
-#: With more tasks than nodes, amounts of a node are not those of a task.
 _CONDITIONS = frozenset({"afterok", "afterany", "afternotok"})
+#: With more tasks than nodes, amounts of a node are not those of a task.
 _TASKS = frozenset({"--ntasks", "--tasks", "-n", "--max"})
 
 

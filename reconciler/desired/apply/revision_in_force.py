@@ -257,11 +257,11 @@ class RevisionInForce:
         if not gone:
             return
         left = {name: one for name, one in self._removals.items() if f"Job/{name}" not in gone}
-        kept = dict(list(left.items())[-REMOVALS_MAX:])
+        kept = left
         with contextlib.suppress(git_commands.GitError, OSError):
-            found = self._lineage.removals(gone)
+            found = self._lineage.removals(dict(list(gone.items())[:REMOVALS_MAX]))
             kept |= {label.removeprefix("Job/"): one for label, one in found.items()}
-        self._removals = kept
+        self._removals = dict(list(kept.items())[-REMOVALS_MAX:])
 
     def _apply_files(self, head: str, trust: trust_state.Trust) -> bool:
         """Apply the files that a revision changed; return False if that would leave nothing."""

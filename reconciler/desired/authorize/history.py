@@ -29,7 +29,9 @@ TOO_MANY = "too-many-commits"
 #: of the line did.
 REMOVED_PATHS_MAX, REMOVERS_MAX = 1000, 100
 #: The subject of a commit of ``muster cancel``, alone or with other requests of the same person.
-_CANCEL = re.compile(r"Cancel (?:Job/[^\s:]+|[0-9]+ jobs?(?:, [^:]*)?)(?:: (?P<reason>.+))?")
+_CANCEL = re.compile(
+    r"Cancel (?:(?P<label>Job/[^\s:]+)|[0-9]+ jobs?(?:, [^:]*)?)(?:: (?P<reason>.+))?"
+)
 
 
 class HeldError(Exception):
@@ -288,7 +290,7 @@ class Lineage:
             older = self._source.log.history(line[-1].id, paths, REMOVERS_MAX)
             found |= name_owners.removers(self._source, older, left, self._parsed)
         return {
-            label: removal_by(commit, self.signers.get(commit.id))
+            label: removal_by(commit, self.signers.get(commit.id), label)
             for label, commit in found.items()
         }
 
@@ -304,15 +306,18 @@ class Lineage:
         return f"Put it back: `git checkout {in_force[:12]} -- .` at the top of a clone, and commit"
 
 
-def removal_by(commit: commit_log.Commit, signer: str | None) -> desired.Removal:
-    """Return the removal of objects by a commit.
+def removal_by(commit: commit_log.Commit, signer: str | None, label: str) -> desired.Removal:
+    """Return the removal of an object by a commit.
 
     Args:
         commit: it.
         signer: who signed it; empty: nobody who is known; None: nobody has checked.
+        label: of the object. A request for another one alone says nothing about it.
     """
     who = commit.author if signer is None else signer or f"nobody known (claims {commit.author})"
     cancel = _CANCEL.fullmatch(commit.subject)
+    if cancel is not None and cancel["label"] not in {None, label}:
+        cancel = None
     return desired.Removal(
         by=who,
         commit=commit.id,

@@ -50,6 +50,8 @@ from reconciler.model.desired.queues import (
 from reconciler.model.desired.revision import (
     AWAITS_ADOPTION,
     INTERNAL_ERROR,
+    REMOVAL_VERBS,
+    REMOVED,
     Desired,
     HeldPart,
     Problem,
@@ -84,6 +86,8 @@ __all__ = [
     "BUDGET_WINDOW_S_MAX",
     "INTERNAL_ERROR",
     "LOOPBACK",
+    "REMOVAL_VERBS",
+    "REMOVED",
     "AdmissionPolicy",
     "BlackHole",
     "Checkpoint",

@@ -201,6 +201,8 @@ class RefusedJob(msgspec.Struct, frozen=True):
 
 #: The message about a job whose document is gone, if nobody knows who took it out.
 REMOVED = "its document was removed from git"
+#: How such a message begins that says who did it: by hand, or by ``muster cancel``.
+REMOVAL_VERBS = ("removed from git", "cancelled")
 
 
 class Removal(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -222,7 +224,7 @@ class Removal(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def text(self) -> str:
         """``cancelled by WHO at TIME in COMMIT: REASON``, or ``removed from git by`` and so on."""
-        verb = "cancelled" if self.is_cancel else "removed from git"
+        verb = REMOVAL_VERBS[self.is_cancel]
         because = f": {self.reason}" if self.reason else ""
         told = f"{verb} by {self.by} at {times.format_time(self.at)} in {self.commit[:7]}{because}"
         return log_lines.escape(told)

@@ -11,6 +11,8 @@ from reconciler.store import StoreReader
 
 #: How many earlier runs of an array are looked at.
 RUNS_MAX = 20
+#: How many runs of a list are told as a whole: each is a search.
+WHOLES_MAX = 50
 #: How many attempts are read to find the newest tries of some elements.
 TRIES_MAX = 10_000
 #: The place of each code of a state of elements among those that people look for first.
@@ -38,19 +40,21 @@ def with_indexes(
 
 
 def with_whole(
-    shown: view_types.JobView, record: records.JobRecord, reader: StoreReader
-) -> view_types.JobView:
-    """Return the view of a run of chosen elements with the numbers of those of the whole array;
-    others as they are.
+    shown: Sequence[view_types.JobView], jobs: Iterable[records.JobRecord], reader: StoreReader
+) -> list[view_types.JobView]:
+    """Return views of jobs, of runs of chosen elements with the numbers of those of the whole array,
+    for the first ``WHOLES_MAX`` of these.
 
     Raises:
         StoreError: the store can't be read.
     """
-    by_state = _whole(record, reader)
-    if not by_state:
-        return shown
-    whole = {state: len(of) for state, of in by_state.items()}
-    return msgspec.structs.replace(shown, whole_elements=whole)
+    found, count = list(shown), 0
+    for place, job in enumerate(jobs):
+        if count < WHOLES_MAX and (by_state := _whole(job, reader)):
+            whole = {state: len(of) for state, of in by_state.items()}
+            found[place] = msgspec.structs.replace(found[place], whole_elements=whole)
+            count += 1
+    return found
 
 
 def _whole(record: records.JobRecord, reader: StoreReader) -> dict[str, list[int]]:

@@ -6,17 +6,21 @@ Agents put what a program said, or its name, behind how a task ended. That part 
 
 import msgspec
 
+from reconciler.model import desired
 from reconciler.model.rules import redaction
 from reconciler.operations.views import view_types
 
 _DETAIL = ": "
 #: How the message of a job begins that says how one of its tasks ended.
 _OF_TASK = "task "
+#: How it begins where a commit took its document out of git: who did, and why, is not everybody's.
+_OF_REMOVAL = tuple(f"{verb} by " for verb in desired.REMOVAL_VERBS)
 
 
 def job_view(of: view_types.JobView) -> view_types.JobView:
     """Return a job without its metrics, its usage, its checkpoints and their folder, its code,
-    values of what it runs that policies have set, and what its tasks said at their end.
+    values of what it runs that policies have set, what its tasks said at their end, and who took
+    it out of git.
     """
     attempts = [
         msgspec.structs.replace(one, message="", checkpoint=None, metrics=None, use=None)
@@ -40,18 +44,22 @@ def _set_field(of: view_types.FieldMutationView) -> view_types.FieldMutationView
 
 
 def event_view(of: view_types.EventView) -> view_types.EventView:
-    """Return an event of a job without what a task said at its end."""
+    """Return an event of a job without what a task said at its end, or who took it out of git."""
     parts = 2 if of.kind == "AttemptEnded" else 1
     return msgspec.structs.replace(of, message=_without_detail(of.message, parts))
 
 
 def has_detail(of: view_types.EventView) -> bool:
-    """Return True if an event tells what a task said at its end."""
+    """Return True if an event tells what not everybody may know."""
     return bool(of.job) and event_view(of) != of
 
 
 def _without_detail(message: str, parts: int) -> str:
-    """Return a message about a task's end without what stands behind so many parts of it."""
+    """Return a message about a task's end without what stands behind so many parts of it, and one
+    about a removal without who did it.
+    """
+    if message.startswith(_OF_REMOVAL):
+        return desired.REMOVED
     if not message.startswith(_OF_TASK):
         return message
     return _DETAIL.join(message.split(_DETAIL)[:parts])

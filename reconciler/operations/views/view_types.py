@@ -169,8 +169,9 @@ class JobView(json_format.View, frozen=True):
     gangs.
     ``elementIndexes`` has the elements of an array by state, such as `0-3,7`; it is empty in lists.
     ``elementsOfAllRuns`` has the same of a run of chosen elements together with those before it,
-    each element as in its newest run, and ``wholeElements`` their numbers, in lists too.
-    ``elementsLeftOut`` is the number of elements whose tries were not asked for.
+    each element as in its newest run, and ``wholeElements`` their numbers; in a list
+    of its first 50 such runs. ``elementsLeftOut`` is the number of elements whose tries were not
+    asked for.
     ``code`` says which code its tasks start with; empty: none travels with it.
     ``ephemeral``: no file in git describes it. ``highestRun`` is the highest number of a run of its
     name; 0 in lists.

@@ -162,17 +162,17 @@ class UnschedulableCache:
             return
         if not evictor.may_find(ask) or not evictor.has_failed(ask):
             return
-        at = self._standing(queue)
-        if self._failed_at.get(queue) != at:
-            self._failed_at[queue] = at
+        standing = self._standing(queue)
+        if self._failed_at.get(queue) != standing:
+            self._failed_at[queue] = standing
             self._failed[members] = False
         alike = ~turns.blocked.mask[members] & (columns.claims[members] > 0)
         alike &= ~self._own[members] & (columns.priority[members] == ask.line.priority)
-        members = members[alike]
+        lines = members[alike]
         fails = turns.now.no_less(ask.shape) & (self._devices == self._devices[ask.shape])
-        at, way = np.nonzero(fails[self._ways[members]])
-        same = self._measured_alike(ask, self._ways[members[at], way])
-        lines, way = members[at[same]], way[same]
+        rows, way = np.nonzero(fails[self._ways[lines]])
+        same = self._measured_alike(ask, self._ways[lines[rows], way])
+        lines, way = lines[rows[same]], way[same]
         earliest, latest = job_order.overdue_between(turns.situation, columns, lines)
         now = turns.situation.now
         as_forced = latest <= now if evictor.is_forced(ask) else earliest > now

@@ -81,8 +81,7 @@ def show_jobs(
         )
         for job in jobs
     ]
-    pairs = zip(found, jobs, strict=True)
-    return [rights.job(array_views.with_whole(one, job, reader)) for one, job in pairs]
+    return [rights.job(one) for one in array_views.with_whole(found, jobs, reader)]
 
 
 def undecided_jobs(reader: StoreReader) -> dict[str, tuple[Reason, ...]]:

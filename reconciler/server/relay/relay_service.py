@@ -36,6 +36,8 @@ CONNECTIONS_MAX = 2 * ticket_table.SESSIONS_MAX + 256
 BACKLOG = 512
 #: How often at most it is said that connections without a ticket were closed.
 TELL_S = 10.0
+#: How long ends may take to read the rest when the relay stops.
+LEAVE_S = 3.0
 #: Bytes of a reason that fit into the end of a connection.
 REASON_BYTES_MAX = 120
 #: How a connection is closed whose session was ended from here.
@@ -91,16 +93,14 @@ class RelayService:
         return None
 
     async def _forget(self, connection: ServerConnection) -> None:
-        """Give back the place of a connection that has closed and never opened.
+        """Give back the place of a connection that has closed; one that never opened ends all.
 
         One that has opened may have closed after it sent what is still passed on.
         """
         await connection.wait_closed()
-        if connection in self._attended:
-            return
-        given = self._given.pop(connection, None)
-        if given is not None:
-            self.end(given[0], "")
+        name, _ = self._given.pop(connection)
+        if connection not in self._attended:
+            self.end(name, "")
 
     async def attend(self, connection: ServerConnection) -> None:
         """Pass on what one end sends, until either end closes."""
@@ -112,7 +112,6 @@ class RelayService:
             pass
         finally:
             self._attended.discard(connection)
-            self._given.pop(connection, None)
             self.end(name, "")
 
     async def _pass_on(
@@ -155,6 +154,16 @@ class RelayService:
             closing = asyncio.create_task(connection.close(ENDED_CODE if why else 1000, reason))
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
+
+    async def leave(self) -> None:
+        """End all sessions, and wait no longer than ``LEAVE_S`` for ends that don't read."""
+        for name in list(self._table.sessions):
+            self.end(name, "the controller's relay has stopped")
+        closing = [asyncio.create_task(one.wait_closed()) for one in self._given]
+        if closing:
+            await asyncio.wait(closing, timeout=LEAVE_S)
+        for connection in list(self._given):
+            connection.transport.abort()
 
     # The API ---------------------------------------------------------------------------------
 
@@ -239,7 +248,10 @@ async def run(
         service.port = listeners[0].getsockname()[1]
         async with await asyncio.start_unix_server(service.follow, link):
             _LOG.info("relay of sessions listens at port %d", service.port)
-            await service.watch(tick)
+            try:
+                await service.watch(tick)
+            finally:
+                await service.leave()
 
 
 def _serving(

@@ -51,6 +51,7 @@ def test_a_cancel_says_who_when_and_why(repository: Repository, one: loader.Load
         ("Cancel 2 jobs", (True, "")),
         ("Cancel 2 jobs: too slow", (True, "too slow")),
         ("Cancel 1 job, submit 3 jobs: new data", (True, "new data")),
+        ("Cancel Job/b: too slow", (False, "")),
         ("Cancel everything: now", (False, "")),
         ("Tidy up", (False, "")),
     ],

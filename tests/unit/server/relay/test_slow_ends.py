@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import websockets
@@ -88,3 +88,22 @@ def test_an_end_that_reads_slowly_gets_all(tmp_path: Path) -> None:
             return await taken(tmp_path / "relay.sock")
 
     assert asyncio.run(bounded()) == MESSAGES
+
+
+async def stopped(link: Path) -> None:
+    """Stop a relay while an end does not read what waits for it."""
+    async with AsyncExitStack() as ends, AsyncExitStack() as relay:
+        port = await relay.enter_async_context(relaying(link))
+        node = await ends.enter_async_context(dialled(port, "node"))
+        person = await ends.enter_async_context(dialled(port, "person"))
+        sending = asyncio.create_task(send_all(node))
+        await person.recv()
+        await asyncio.wait({sending}, timeout=0.02)
+        async with asyncio.timeout(DEADLINE_S):
+            await relay.aclose()
+        person.transport.abort()
+        await asyncio.gather(sending, return_exceptions=True)
+
+
+def test_an_end_that_does_not_read_keeps_no_relay_from_stopping(tmp_path: Path) -> None:
+    asyncio.run(stopped(tmp_path / "relay.sock"))

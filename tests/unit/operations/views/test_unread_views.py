@@ -1,0 +1,14 @@
+"""What people see of a job that they may not read."""
+
+import pytest
+
+from reconciler.model import desired
+from reconciler.operations.views import unread_views, view_types
+
+
+@pytest.mark.parametrize("is_cancel", [True, False])
+def test_who_took_a_job_out_of_git_is_not_everybodys(is_cancel: bool) -> None:
+    removal = desired.Removal("ada@example.org", "1a2b3c4d", 60.0, is_cancel, "a customer's name")
+    event = view_types.EventView(1, "t", "JobRemoved", removal.text(), "train", "", "")
+    assert unread_views.has_detail(event)
+    assert unread_views.event_view(event).message == desired.REMOVED
