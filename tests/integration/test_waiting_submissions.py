@@ -75,6 +75,12 @@ def test_jobs_wait_for_git_over_a_kill_and_run_once_they_are_committed(bed: beds
         (first,) = _submit(bed, "first")
         assert (first["status"], first["commit"]) == (202, None)
         assert first["message"].startswith("accepted; waits for git: it is not committed yet")
+        why = first["message"].partition("does not start before: ")[2]
+        assert why, "it says why git can't take it"
+        for command in ("explain", "job"):
+            told = "".join(muster(bed, command, "first", code=1))
+            assert f"waits for git to commit it: {why}" in " ".join(told.split())
+            assert "muster overrides clear submit first withdraws it" in " ".join(told.split())
         (bed.folder / "second.yaml").write_text(beds.job("second", "  command: ['true']"))
         (bed.folder / "third.yaml").write_text(beds.job("third", "  command: ['true']"))
         printed, told = muster(bed, "submit", "second.yaml", "third.yaml")

@@ -80,7 +80,8 @@ class WaitingSubmissions:
         if refused:
             message = f"{why}; and it can't wait for git: {refused}{more}"
             return [remote_changes.RemoteChangeResult(one.name, 503, message) for one in documents]
-        return [remote_changes.RemoteChangeResult(one.name, ACCEPTED, WAITS) for one in documents]
+        told = f"{WAITS}: {_line(why)}"
+        return [remote_changes.RemoteChangeResult(one.name, ACCEPTED, told) for one in documents]
 
     def _request(
         self, documents: Sequence[remote_changes.SubmittedDocument], why: str
@@ -88,13 +89,18 @@ class WaitingSubmissions:
         now = self._clock()
         items = tuple(
             records.Override(
-                *("submit", one.name, why[:_REASON_CHARACTERS_MAX], one.identity),
+                *("submit", one.name, _line(why), one.identity),
                 *(now, now + records.SUBMISSION_S_MAX),
                 submission=records.Submission(one.submission or secrets.token_hex(8), one.text),
             )
             for one in documents
         )
         return records.QueueSubmissions(secrets.token_hex(8), items)
+
+
+def _line(why: str) -> str:
+    """Return what git said on one line, cut after some."""
+    return " ".join(why.split())[:_REASON_CHARACTERS_MAX].rstrip(". ")
 
 
 def _identified(
