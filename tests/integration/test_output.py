@@ -348,3 +348,14 @@ def test_lines_are_told_apart_by_when_they_were_written(bed: beds.Bed) -> None:
     assert "late" not in before
     bed.commit({"clock.yaml": None})  # what it has is another test's, in whatever order they come
     bed.until_state("clock", "Cancelled", timeout_s=120)
+
+
+def test_a_plot_of_an_array_compares_its_elements(bed: beds.Bed) -> None:
+    write = 'echo "{\\"step\\": 1, \\"loss\\": $MUSTER_ARRAY_INDEX}" >> $MUSTER_METRICS'
+    job = beds.job("measured", f"  array: {{count: 2}}\n  command: [sh, -c, '{write}']")
+    bed.commit({"measured.yaml": job})
+    bed.until_state("measured", "Succeeded", timeout_s=120)
+    rows = [line.split() for line in muster(bed, "plot", "measured").stdout.splitlines()]
+    assert [row[:3] for row in rows[1:]] == [["loss", "0", "0"], ["loss", "1", "1"]]
+    alone = muster(bed, "plot", "measured", "-e", "1").stdout
+    assert alone.splitlines()[0] == "loss: 1 now, over steps"

@@ -62,7 +62,7 @@ def plot(
         typer.Option("--task", "-t", help="Task, such as main-0 or worker-3. Default: the first."),
     ] = None,
     element: Annotated[
-        int | None, typer.Option("--element", "-e", help="Array index. Default: 0.", min=0)
+        int | None, typer.Option("--element", "-e", help="Array index. Default: all.", min=0)
     ] = None,
     over: Annotated[
         str, typer.Option("--over", help="Horizontal axis: step or time.", metavar="AXIS")
@@ -82,8 +82,8 @@ def plot(
     """Plot the metrics that a task logs, or compare those of array elements.
 
     Metrics are the lines that a task writes to $MUSTER_METRICS, over all its tries; an upright line
-    marks where a later try begins. Of several elements, JOB[1-3,7], a table compares the values,
-    and a picture has their curves in one plot.
+    marks where a later try begins. Of an array, or several of its elements, JOB[1-3,7], a table
+    compares the values, and a picture has their curves in one plot.
 
     Example: muster plot train --metric loss
 
@@ -111,6 +111,10 @@ def plot(
         if value is not None:
             query[key] = str(value)
     with context.controller(server, token_file) as api:
+        if not several and element is None:
+            several = _of_array(api, name, run)
+            if len(several) == 1:
+                query["element"] = str(several[0])
         past = (
             _of_elements(api, name, query, several)
             if len(several) > 1
@@ -142,6 +146,22 @@ def _elements(written_name: str) -> tuple[str, tuple[int, ...]]:
             terminal.USAGE,
         )
     return name, found
+
+
+def _of_array(api: "api_client.ApiClient", name: str, run: int | None) -> tuple[int, ...]:
+    """Return the elements of an array to compare, as many as can be; of another job none."""
+    job = api.get(f"/v1/jobs/{name}", run=run, attempts=1)["job"]
+    if not job["array"]:
+        return ()
+    indexes = ",".join((job.get("elementIndexes") or {}).values())
+    found = sorted(index_ranges.parse(indexes)) if indexes else [0]
+    if len(found) > ELEMENTS_MAX:
+        told = index_ranges.fold(found[:ELEMENTS_MAX])
+        terminal.note(
+            f"{name} has {len(found)} elements; compared are {told}. Others: muster plot "
+            f"'{name}[INDEXES]'"
+        )
+    return tuple(found[:ELEMENTS_MAX])
 
 
 def _of_elements(

@@ -102,9 +102,8 @@ def unknown_job(reader: StoreReader, name: str, run: int | None) -> errors.Failu
     """Return the answer about a job that is not there, with the names that it may have meant."""
     if run is not None and reader.job(name) is not None:
         return errors.Failure(404, f"there is no run {run} of Job/{name}")
-    for one in reader.overrides():
-        if one.key == ("submit", name) and one.submission is not None:
-            return errors.Failure(404, _uncommitted_text(name, one, one.submission))
+    if waits := submission_views.uncommitted_text(name, reader.overrides()):
+        return errors.Failure(404, waits)
     # those that begin alike come first; a slip may be in the second letter too
     alike = {
         job.name: None
@@ -114,21 +113,6 @@ def unknown_job(reader: StoreReader, name: str, run: int | None) -> errors.Failu
     refused = stored_views.stored_refused(reader.view(stored_views.REFUSED))
     hint = suggestions.hint(name, [*alike, *(one for one in refused if one not in alike)])
     return errors.Failure(404, f"there is no Job/{name}{hint or '; `muster jobs` lists them'}")
-
-
-def _uncommitted_text(name: str, kept: records.Override, submission: records.Submission) -> str:
-    """Return why a job is not there that was submitted and is not committed."""
-    ending = f"muster overrides clear submit {name}"
-    if submission.refused:
-        return (
-            f"there is no Job/{name}: it was submitted and not committed: {submission.refused}. To "
-            f"fix: submit it again as it may be; {ending} forgets this one"
-        )
-    return (
-        f"there is no Job/{name} yet: it was submitted, and waits for git to commit it: "
-        f"{kept.reason}. To fix: see that git can take commits, then it goes on by itself; "
-        f"{ending} withdraws it"
-    )
 
 
 def show_refused(reader: StoreReader, prefix: str) -> list[view_types.JobView]:

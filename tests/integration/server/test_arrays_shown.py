@@ -160,3 +160,10 @@ def test_no_more_attempts_come_than_one_page_has(large: parts.Served) -> None:
     assert len(job["attempts"]) == job_views.ATTEMPTS_IN_JOB
     alive = [one["element"] for one in job["attempts"] if one["state"] != "Ended"]
     assert alive == [8000, 8001, 8002]
+
+
+def test_a_plot_of_a_large_array_says_which_elements_it_compares(large: parts.Served) -> None:
+    told = " ".join(parts.muster(large, "plot", "sweep").stderr.split())
+    assert "sweep has 10000 elements; compared are 0-31." in told
+    one = parts.muster(large, "plot", "sweep", "--element", "3")
+    assert "compared" not in one.stderr
