@@ -78,7 +78,7 @@ def test_what_git_answers_is_the_answer(answer: remote_changes.RemoteChangeResul
 def test_what_git_can_not_take_now_waits(answer: remote_changes.RemoteChangeResult | None) -> None:
     result, (kept,) = submitted(_Git(answer))
     assert (result.status, result.commit) == (202, None)
-    assert result.message == waiting_submissions.WAITS
+    assert result.message == f"{waiting_submissions.WAITS}: {kept.reason}"
     assert (kept.verb, kept.subject, kept.owner, kept.made_at) == ("submit", "a", "ada@x.org", 5.0)
     assert kept.reason in {"git is away", "git has not answered within 0 s"}
     assert kept.waiting is not None
