@@ -42,7 +42,7 @@ def with_indexes(
 def with_whole(
     shown: Sequence[view_types.JobView], jobs: Iterable[records.JobRecord], reader: StoreReader
 ) -> list[view_types.JobView]:
-    """Return views of jobs, of runs of chosen elements with the numbers of those of the whole array,
+    """Return views of jobs, of runs of chosen elements with the numbers of those of all elements,
     for the first ``WHOLES_MAX`` of these.
 
     Raises:
