@@ -19,7 +19,7 @@ if __package__ in {None, ""}:
 
 from agents.isolation import user_switch
 from reconciler import child_process
-from reconciler.safe_tar import tarfile
+from reconciler.safe_tar import tarfile, why_unsafe
 
 #: Exit statuses: a fault of the code, and a lack of room on this node.
 FAULT, NO_ROOM = 1, 2
@@ -53,6 +53,8 @@ def unpack(handle: int, folder: str, entries_max: int, bytes_max: int) -> None:
         CodeError: it is no pack, or holds what no pack may hold.
         OSError: it can't be written.
     """
+    if problem := why_unsafe():
+        raise CodeError(problem)
     entries = size = 0
     try:
         with os.fdopen(handle, "rb") as stream, tarfile.open(fileobj=stream, mode="r|") as pack:

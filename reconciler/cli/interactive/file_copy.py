@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from reconciler.cli import terminal
 from reconciler.cli.interactive import local_terminal, remote_command
 from reconciler.model.protocol import session_messages
-from reconciler.safe_tar import tarfile
+from reconciler.safe_tar import tarfile, why_unsafe
 
 if TYPE_CHECKING:
     from reconciler.operations.client import api_client, endpoints, session_connection
@@ -160,6 +160,8 @@ def unpack(stream: BinaryIO, into: Path, base: str, name: str) -> None:
         CopyError: it holds what no copy may, or too much.
         TarError: it is no tar, or breaks off.
     """
+    if problem := why_unsafe():
+        raise CopyError(problem)
     files = size = 0
     with tarfile.open(fileobj=stream, mode="r|") as archive:
         for member in archive:

@@ -50,7 +50,6 @@ from reconciler.model.desired.queues import (
 from reconciler.model.desired.revision import (
     AWAITS_ADOPTION,
     INTERNAL_ERROR,
-    REMOVAL_VERBS,
     REMOVED,
     Desired,
     HeldPart,
@@ -62,6 +61,7 @@ from reconciler.model.desired.revision import (
     SyncStatus,
     is_unanswered,
     unanswered,
+    without_remover,
 )
 from reconciler.model.desired.settings import (
     LOOPBACK,
@@ -86,7 +86,6 @@ __all__ = [
     "BUDGET_WINDOW_S_MAX",
     "INTERNAL_ERROR",
     "LOOPBACK",
-    "REMOVAL_VERBS",
     "REMOVED",
     "AdmissionPolicy",
     "BlackHole",
@@ -145,4 +144,5 @@ __all__ = [
     "merge_levels",
     "path_to_root",
     "unanswered",
+    "without_remover",
 ]

@@ -201,8 +201,13 @@ class RefusedJob(msgspec.Struct, frozen=True):
 
 #: The message about a job whose document is gone, if nobody knows who took it out.
 REMOVED = "its document was removed from git"
-#: How such a message begins that says who did it: by hand, or by ``muster cancel``.
-REMOVAL_VERBS = ("removed from git", "cancelled")
+#: The form of ``Removal.text``.
+_REMOVAL = re.compile(r"(?:cancelled|removed from git) by .* at \S+Z in [0-9a-f]{7}(?:: .*)?")
+
+
+def without_remover(message: str) -> str:
+    """Return a message about a job without who took its document out of git, and why."""
+    return REMOVED if _REMOVAL.fullmatch(message) else message
 
 
 class Removal(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -224,7 +229,7 @@ class Removal(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def text(self) -> str:
         """``cancelled by WHO at TIME in COMMIT: REASON``, or ``removed from git by`` and so on."""
-        verb = REMOVAL_VERBS[self.is_cancel]
+        verb = "cancelled" if self.is_cancel else "removed from git"
         because = f": {self.reason}" if self.reason else ""
         told = f"{verb} by {self.by} at {times.format_time(self.at)} in {self.commit[:7]}{because}"
         return log_lines.escape(told)

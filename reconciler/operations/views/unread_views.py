@@ -13,8 +13,6 @@ from reconciler.operations.views import view_types
 _DETAIL = ": "
 #: How the message of a job begins that says how one of its tasks ended.
 _OF_TASK = "task "
-#: How it begins where a commit took its document out of git: who did, and why, is not everybody's.
-_OF_REMOVAL = tuple(f"{verb} by " for verb in desired.REMOVAL_VERBS)
 
 
 def job_view(of: view_types.JobView) -> view_types.JobView:
@@ -58,8 +56,6 @@ def _without_detail(message: str, parts: int) -> str:
     """Return a message about a task's end without what stands behind so many parts of it, and one
     about a removal without who did it.
     """
-    if message.startswith(_OF_REMOVAL):
-        return desired.REMOVED
     if not message.startswith(_OF_TASK):
-        return message
+        return desired.without_remover(message)
     return _DETAIL.join(message.split(_DETAIL)[:parts])

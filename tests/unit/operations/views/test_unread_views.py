@@ -12,3 +12,10 @@ def test_who_took_a_job_out_of_git_is_not_everybodys(is_cancel: bool) -> None:
     event = view_types.EventView(1, "t", "JobRemoved", removal.text(), "train", "", "")
     assert unread_views.has_detail(event)
     assert unread_views.event_view(event).message == desired.REMOVED
+
+
+@pytest.mark.parametrize(
+    "message", ["cancelled by an override until TIME", "cancelled by bob@example.org: a test"]
+)
+def test_other_ends_are_told_as_they_are(message: str) -> None:
+    assert desired.without_remover(message) == message
