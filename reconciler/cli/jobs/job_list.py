@@ -17,7 +17,7 @@ LEAST = {"NAME": 15, "QUEUE": 8, "REASON": 21}
 DROPPED = ("QUEUE", "RAN", "START", "WAITED")
 IF_SAME = frozenset({"QUEUE", "RAN"})
 WAITING = frozenset({"Pending", "Held"})
-#: In a line narrower than this, elements that did not succeed are told below the row.
+#: In a narrower terminal, elements that did not succeed are listed below the row.
 ROOMY = 100
 #: Why tasks are stopping, by the reason of their end.
 STOPS = {
@@ -33,7 +33,7 @@ AS_ABOVE = "as above"
 TRIES_TOLD = 16
 #: And so does the view of one job.
 TRIES_OF_JOB = 200
-#: How many different causes of a stop are told.
+#: The most causes of a stop that a row shows.
 STOPS_TOLD = 2
 
 

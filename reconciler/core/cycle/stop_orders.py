@@ -87,7 +87,7 @@ class StopOrders:
         moving: bool = False,
         is_done: bool = False,
     ) -> None:
-        """Order an attempt to stop: by the checkpoint signal, unless nobody wants its checkpoint.
+        """Order an attempt to stop, with the checkpoint signal unless its checkpoint is of no use.
 
         Without that signal nothing of it lasts longer than its first process.
 

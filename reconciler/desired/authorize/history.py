@@ -311,7 +311,7 @@ def removal_by(commit: commit_log.Commit, signer: str | None, label: str) -> des
 
     Args:
         commit: it.
-        signer: who signed it; empty: nobody who is known; None: nobody has checked.
+        signer: who signed it. Empty: an unknown signer. None: signatures are not checked.
         label: of the object. A request for another one alone says nothing about it.
     """
     who = commit.author if signer is None else signer or f"nobody known (claims {commit.author})"

@@ -199,7 +199,7 @@ class RefusedJob(msgspec.Struct, frozen=True):
     home: str
 
 
-#: The message about a job whose document is gone, if nobody knows who took it out.
+#: The message about a job whose document is gone, if the commit that removed it is unknown.
 REMOVED = "its document was removed from git"
 #: The form of ``Removal.text``.
 _REMOVAL = re.compile(r"(?:cancelled|removed from git) by .* at \S+Z in [0-9a-f]{7}(?:: .*)?")

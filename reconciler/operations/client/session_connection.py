@@ -112,7 +112,7 @@ async def dialled(
     except websockets.WebSocketException as error:
         raise SessionLostError(f"{url} takes no session: {error}") from None
     except (OSError, TimeoutError) as error:
-        if is_ready:  # its own trouble here, such as output that nobody reads
+        if is_ready:  # an error of the caller, such as output that can't be written
             raise
         why = (isinstance(error, OSError) and error.strerror) or str(error) or "no answer in time"
         raise SessionLostError(

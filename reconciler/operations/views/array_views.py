@@ -11,7 +11,7 @@ from reconciler.store import StoreReader
 
 #: How many earlier runs of an array are looked at.
 RUNS_MAX = 20
-#: How many runs of a list are told as a whole: each is a search.
+#: The most runs of a list for which the whole array is counted: each takes a search.
 WHOLES_MAX = 50
 #: How many attempts are read to find the newest tries of some elements.
 TRIES_MAX = 10_000
