@@ -8,7 +8,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from reconciler.scheduling.inputs.snapshots import WHOLE, Amounts, Mask, NodeColumns, Shape
+from reconciler.scheduling.inputs.snapshots import (
+    WHOLE,
+    Amounts,
+    Mask,
+    NodeColumns,
+    Shape,
+    TaskGroupShape,
+)
+from reconciler.scheduling.nodes import gang_capacity
 from reconciler.scheduling.nodes.requirements import needs_inner
 
 
@@ -50,12 +58,36 @@ def _has_both(has: Amounts, asked: Amounts) -> Mask:
 
 def kinds(nodes: NodeColumns, eligible: Mask) -> Amounts:
     """(k, 3) milli-CPUs, bytes, milli-GPUs of idle nodes, those in a row that are alike once."""
+    return counted_kinds(nodes, eligible)[0]
+
+
+def counted_kinds(nodes: NodeColumns, eligible: Mask) -> tuple[Amounts, Amounts]:
+    """The same, and (k,) how many nodes there are of each."""
     gpu_milli = (nodes.devices[eligible] >= 0).sum(axis=1) * WHOLE
     whole = np.column_stack([nodes.capacity[eligible, :2], gpu_milli])
     others = np.ones(len(whole), dtype=np.bool_)
     others[1:] = (whole[1:] != whole[:-1]).any(axis=1)  # few: pools
-    found: Amounts = whole[others]
-    return found
+    first = np.flatnonzero(others)
+    return whole[first], np.diff(first, append=len(whole))
+
+
+def holds_gang(counted: tuple[Amounts, Amounts], group: TaskGroupShape) -> bool:
+    """Whether idle nodes have room for the tasks of a group that start together.
+
+    Args:
+        counted: what ``counted_kinds`` says of the nodes that they may go to.
+        group: only CPU, memory and whole devices count for its tasks.
+    """
+    rows, numbers = counted
+    asked = np.array((*group.amounts[:2], group.devices * WHOLE))
+    some = asked > 0
+    each = (rows[:, some] // asked[some]).min(axis=1, initial=group.least)
+    return int(each @ numbers) >= group.least
+
+
+def is_plain_gang(shape: Shape) -> bool:
+    """Whether an element has tasks of one kind, each of which ``is_plain`` but for its number."""
+    return gang_capacity.is_plain_gang(shape) and shape.groups[0].share >= WHOLE
 
 
 def is_plain(shape: Shape) -> bool:

@@ -602,13 +602,27 @@ class Capacity:
 
     def funnel(self, shape: int) -> tuple[FunnelStep, ...]:
         """How nodes drop out for a task of the scarcest group; the counts add up to all nodes."""
+        ladder = self._ladder_of(shape)
+        return diagnosis.funnel(self._planner, shape) if ladder is None else ladder.steps(shape)
+
+    def held(self, shape: int) -> int:
+        """How many tasks of a shape's only group have room, of those that start together."""
+        ladder = self._ladder_of(shape)
+        if ladder is not None:
+            return ladder.held(shape)
+        return min(int(self.counts(shape, 0).sum()), self.situation.shapes[shape].groups[0].least)
+
+    def _ladder_of(self, shape: int) -> diagnosis.Ladder | None:
+        """The steps that shapes share, as the room is now; None: not for this shape."""
         demand = self._fixed.demands[shape]
-        if demand is None or demand[-1] > 1 or (demand[3] > 1 and demand[4] < WHOLE):
-            return diagnosis.funnel(self._planner, shape)
+        if demand is None or (demand[3] > 1 and demand[4] < WHOLE):
+            return None
         if self._ladder is None or self._ladder[0] != self.version:
-            ladder = diagnosis.Ladder(self.situation, self.stock, idle=self.idle)
+            ladder = diagnosis.Ladder(
+                self.situation, self.stock, self._fixed.asks, idle=self.idle
+            )
             self._ladder = (self.version, ladder)
-        return self._ladder[1].steps(shape)
+        return self._ladder[1]
 
     def why(self, shape: int, plan: GangPlacement) -> str:
         """Why an element goes to the nodes of this plan, in words."""

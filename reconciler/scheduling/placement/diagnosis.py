@@ -1,6 +1,6 @@
 """Why nodes were not, and why nodes were chosen, in words."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -116,15 +116,29 @@ def _scarcest(planner: GangPlanner, shape: int) -> tuple[int, int]:
 
 
 class Ladder:
-    """The funnels of many shapes of one plain task: steps that shapes share are taken once.
+    """The funnels of many shapes of plain tasks: steps that shapes share are taken once.
 
-    For shapes that only whole devices or a share of one, CPU and memory, and which nodes they may
-    use, tell apart; made of an inventory as it is now.
+    For shapes of one group that only whole devices or a share of one, CPU and memory, tasks that
+    start together, and which nodes they may use, tell apart; made of an inventory as it is now.
+
+    Args:
+        situation: the snapshot.
+        stock: the inventory.
+        asks: what a task of each group of each shape asks.
+        idle: whether it is that of an idle cluster.
     """
 
-    def __init__(self, situation: snapshots.Snapshot, stock: FreeResources, *, idle: bool) -> None:
+    def __init__(
+        self,
+        situation: snapshots.Snapshot,
+        stock: FreeResources,
+        asks: Sequence[tuple[TaskRequirements, ...]],
+        *,
+        idle: bool,
+    ) -> None:
         self.situation = situation
         self.stock = stock
+        self.asks = asks
         self.idle = idle
         #: Number of the nodes that shapes may use, with the steps that say so.
         self._starts: dict[tuple[int, tuple[FunnelStep, ...]], int] = {}
@@ -135,6 +149,27 @@ class Ladder:
 
     def steps(self, shape: int) -> tuple[FunnelStep, ...]:
         """All steps of one shape; the same as ``funnel`` says."""
+        steps, left = self._descend(shape)
+        if left.size:
+            need = max(self.situation.shapes[shape].groups[0].least, 1)
+            verb = "has" if left.size == 1 else "have"
+            words = f"{verb} room for {self._held(shape, left, need)} of {need} tasks"
+            steps = (*steps, FunnelStep(int(left.size), words))
+        return steps
+
+    def held(self, shape: int) -> int:
+        """How many tasks of those that start together have room."""
+        _, left = self._descend(shape)
+        return self._held(shape, left, max(self.situation.shapes[shape].groups[0].least, 1))
+
+    def _held(self, shape: int, left: Rows, need: int) -> int:
+        if need == 1 or not left.size:
+            return min(int(left.size), 1)
+        counts = self.stock.counts_on(self.asks[shape][0], left)
+        return min(int(np.minimum(counts, need).sum()), need)
+
+    def _descend(self, shape: int) -> tuple[tuple[FunnelStep, ...], Rows]:
+        """The steps at which nodes drop out, and the nodes left, each with room for a task."""
         asked, columns = self.situation.shapes[shape], self.stock.columns()
         group = asked.groups[0]
         start = (id(asked.eligible), asked.filtered)
@@ -160,11 +195,7 @@ class Ladder:
                 if known is None:
                     known = self._known[key] = self._lack(found, noun, amount, column, form)
                 found = known
-        steps, left = found
-        if left.size:
-            words = f"{'has' if left.size == 1 else 'have'} room for 1 of 1 tasks"
-            steps = (*steps, FunnelStep(int(left.size), words))
-        return steps
+        return found
 
     def _first(self, asked: snapshots.Shape) -> tuple[tuple[FunnelStep, ...], Rows]:
         """What has nothing to do with amounts."""

@@ -72,8 +72,8 @@ class ReasonExplainer:
         self._free: dict[int, Vector] = {}
         #: Nodes of a mask that take no work, by the mask's identity.
         self._shut_of: dict[int, NDArray[np.intp]] = {}
-        #: What there is on the nodes of a mask, each kind of node once, by the mask's identity.
-        self._kinds: dict[int, snapshots.Amounts] = {}
+        #: What there is on the nodes of a mask, and how often, by the mask's identity.
+        self._kinds: dict[int, tuple[snapshots.Amounts, snapshots.Amounts]] = {}
         #: (s,) plain shapes that fit on some idle node, and that had room when the cycle began.
         self._alone: snapshots.Mask | None = None
         self._plain: snapshots.Mask | None = None
@@ -377,7 +377,7 @@ class ReasonExplainer:
         )
 
     def _fits_alone(self, index: int) -> bool:
-        """Return True if one plain task certainly fits on some idle node, by amounts alone."""
+        """Return True if a plain task, or gang, certainly fits on idle nodes, by amounts alone."""
         nodes, shapes = self.situation.nodes, self.situation.shapes
         shape = shapes[index]
         if self._alone is None:
@@ -387,14 +387,18 @@ class ReasonExplainer:
             )
         if self._alone[index]:
             return True
-        if not quick_fit.is_plain(shape):
+        plain = quick_fit.is_plain(shape)
+        if not plain and not quick_fit.is_plain_gang(shape):
             return False
         kinds = self._kinds.get(id(shape.eligible))
         if kinds is None:
-            kinds = self._kinds[id(shape.eligible)] = quick_fit.kinds(nodes, shape.eligible)
+            kinds = quick_fit.counted_kinds(nodes, shape.eligible)
+            self._kinds[id(shape.eligible)] = kinds
+        if not plain:
+            return quick_fit.holds_gang(kinds, shape.groups[0])
         cpu, memory, _ = shape.groups[0].amounts
         asked = np.array((cpu, memory, shape.groups[0].devices * snapshots.WHOLE))
-        return bool((kinds >= asked).all(axis=1).any())
+        return bool((kinds[0] >= asked).all(axis=1).any())
 
     def _level(self, shape: snapshots.Shape) -> str:
         levels = [shape.required_level, *(group.required_level for group in shape.groups)]
@@ -547,8 +551,11 @@ class ReasonExplainer:
 
     def _scarcest(self, index: int) -> tuple[int, snapshots.TaskGroupShape]:
         """Return the group that fits fewest of its tasks, and that number."""
+        groups = self.situation.shapes[index].groups
+        if len(groups) == 1:
+            return self.now.held(index), groups[0]
         ranked = []
-        for position, group in enumerate(self.situation.shapes[index].groups):
+        for position, group in enumerate(groups):
             held = min(int(self.now.counts(index, position).sum()), group.least)
             ranked.append((held / max(1, group.least), position, held, group))
         least = min(ranked, key=lambda entry: entry[:2])

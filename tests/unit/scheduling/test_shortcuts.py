@@ -13,7 +13,7 @@ from reconciler.scheduling.causes import BlockKind
 from reconciler.scheduling.cycle import scheduling_cycle
 from reconciler.scheduling.inputs import pending_groups
 from reconciler.scheduling.inputs.snapshots import PendingGroup, PendingJob, Snapshot
-from reconciler.scheduling.nodes import best_fit, node_classes, scoring
+from reconciler.scheduling.nodes import best_fit, node_classes, quick_fit, scoring
 from reconciler.scheduling.placement import diagnosis
 from reconciler.scheduling.placement.capacity import Capacity
 from reconciler.scheduling.queues import arrival_batches
@@ -28,8 +28,8 @@ EXAMPLES = settings(
 
 
 @st.composite
-def clusters(draw: st.DrawFn, most: int = 6) -> Snapshot:
-    """Nodes of a few kinds, and tasks that take whole devices, CPU and memory."""
+def clusters(draw: st.DrawFn, most: int = 6, tasks_max: int = 1) -> Snapshot:
+    """Nodes of a few kinds, and tasks that take whole devices, CPU and memory; gangs of some."""
     nodes = [
         Node(
             cpu=draw(st.integers(0, 6)),
@@ -47,8 +47,10 @@ def clusters(draw: st.DrawFn, most: int = 6) -> Snapshot:
         shape(
             group(
                 draw(st.integers(0, 2)),
+                draw(st.integers(1, tasks_max)),
                 cpu=draw(st.integers(0, 4)),
                 memory=draw(st.integers(0, 4)),
+                share=1000 if tasks_max == 1 else draw(st.sampled_from([1000, 1000, 400])),
             ),
             nodes=count,
             eligible=draw(st.sampled_from(masks)),
@@ -68,14 +70,27 @@ def fill(room: Capacity, draw: st.DataObject) -> None:
 
 
 @EXAMPLES
-@given(clusters(), st.data())
+@given(clusters(tasks_max=5), st.data())
 def test_funnels_that_share_steps_say_what_each_says_alone(
     situation: Snapshot, data: st.DataObject
 ) -> None:
     for room in (Capacity(situation), Capacity.empty(situation)):
         fill(room, data)
-        for index in range(len(situation.shapes)):
+        for index, asked in enumerate(situation.shapes):
             assert room.funnel(index) == diagnosis.funnel(room._planner, index)
+            held = min(int(room.counts(index, 0).sum()), asked.groups[0].least)
+            assert room.held(index) == held
+
+
+@EXAMPLES
+@given(clusters(tasks_max=5))
+def test_gangs_fit_on_idle_nodes_by_amounts_alone(situation: Snapshot) -> None:
+    idle = Capacity.empty(situation)
+    for index, asked in enumerate(situation.shapes):
+        if quick_fit.is_plain_gang(asked):
+            counted = quick_fit.counted_kinds(situation.nodes, asked.eligible)
+            fits = idle.plan(index) is not None
+            assert quick_fit.holds_gang(counted, asked.groups[0]) is fits
 
 
 @EXAMPLES
