@@ -196,7 +196,7 @@ class FreeResources:
     def counts_on(self, ask: TaskRequirements, nodes: NDArray[np.intp]) -> Counts:
         """(k,) how many tasks of an ask each of some nodes has room for, that work may go to."""
         columns = self.columns()
-        found = np.full(len(nodes), PLENTY)
+        found: Counts = np.full(len(nodes), PLENTY, dtype=np.int64)
         if ask.cpu:
             np.minimum(found, columns.cpu[nodes] // ask.cpu, out=found)
         if ask.memory:
@@ -204,7 +204,7 @@ class FreeResources:
         if ask.devices:
             some = columns._replace(devices=columns.devices[nodes], idle=columns.idle[nodes])
             np.minimum(found, _device_counts(some, ask), out=found)
-        return np.maximum(found, 0)
+        return found.clip(min=0)
 
     def roomy(self, ask: TaskRequirements, nodes: NDArray[np.intp]) -> NDArray[np.intp]:
         """Those of some nodes of which no amount of its own is too small for one task of an ask.

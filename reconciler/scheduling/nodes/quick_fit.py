@@ -8,15 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from reconciler.scheduling.inputs.snapshots import (
-    WHOLE,
-    Amounts,
-    Mask,
-    NodeColumns,
-    Shape,
-    TaskGroupShape,
-)
-from reconciler.scheduling.nodes import gang_capacity
+from reconciler.scheduling.inputs.snapshots import WHOLE, Amounts, Mask, NodeColumns, Shape
 from reconciler.scheduling.nodes.requirements import needs_inner
 
 
@@ -24,7 +16,7 @@ def fitting(sizes: Amounts, nodes: Callable[[int], Amounts]) -> Mask:
     """(s,) shapes of which one task fits on some node; False where a shape is not plain.
 
     Args:
-        sizes: (s, 4) as ``fixed.Fixed`` has them.
+        sizes: (s, 4) as ``shape_facts.StaticFacts`` has them.
         nodes: number of some nodes to (k, 3) milli-CPUs, bytes and milli-GPUs of theirs: of all
             devices that are idle, of that with the most left if none is.
     """
@@ -71,23 +63,27 @@ def counted_kinds(nodes: NodeColumns, eligible: Mask) -> tuple[Amounts, Amounts]
     return whole[first], np.diff(first, append=len(whole))
 
 
-def holds_gang(counted: tuple[Amounts, Amounts], group: TaskGroupShape) -> bool:
-    """Whether idle nodes have room for the tasks of a group that start together.
+def fitting_gangs(demands: Amounts, nodes: Callable[[int], tuple[Amounts, Amounts]]) -> Mask:
+    """(s,) gangs of plain tasks whose tasks fit on some nodes together, by amounts alone.
 
     Args:
-        counted: what ``counted_kinds`` says of the nodes that they may go to.
-        group: only CPU, memory and whole devices count for its tasks.
+        demands: (s, 6) as ``shape_facts.StaticFacts`` has them; only whole devices are looked at.
+        nodes: number of some nodes to what ``counted_kinds`` says of them.
     """
-    rows, numbers = counted
-    asked = np.array((*group.amounts[:2], group.devices * WHOLE))
-    some = asked > 0
-    each = (rows[:, some] // asked[some]).min(axis=1, initial=group.least)
-    return int(each @ numbers) >= group.least
-
-
-def is_plain_gang(shape: Shape) -> bool:
-    """Whether an element has tasks of one kind, each of which ``is_plain`` but for its number."""
-    return gang_capacity.is_plain_gang(shape) and shape.groups[0].share >= WHOLE
+    found: Mask = np.zeros(len(demands), dtype=np.bool_)
+    plain = (demands[:, 0] >= 0) & ((demands[:, 3] == 0) | (demands[:, 4] >= WHOLE))
+    for number in np.unique(demands[plain, 0]).tolist():
+        rows, counts = nodes(number)
+        alike = np.flatnonzero(plain & (demands[:, 0] == number))
+        asked = demands[alike, 1:4] * (1, 1, WHOLE)
+        least = demands[alike, 5]
+        each = np.repeat(least[:, None], len(rows), axis=1)
+        for column in range(3):
+            some = asked[:, column] > 0
+            held = rows[:, column] // asked[some, column, None]
+            each[some] = np.minimum(each[some], held)
+        found[alike] = each @ counts >= least
+    return found
 
 
 def is_plain(shape: Shape) -> bool:

@@ -275,12 +275,17 @@ class Capacity:
 
     @property
     def sizes(self) -> Amounts:
-        """(s, 4) what shapes of one plain task take (``fixed.Fixed``)."""
+        """(s, 4) what shapes of one plain task take (``shape_facts.StaticFacts``)."""
         return self._fixed.sizes
 
     @property
+    def demanded(self) -> Amounts:
+        """(s, 6) what elements of plain tasks take (``shape_facts.StaticFacts``)."""
+        return self._fixed.demanded
+
+    @property
     def masks(self) -> tuple[Mask, ...]:
-        """Nodes of each number that ``sizes`` has."""
+        """Nodes of each number that ``sizes`` and ``demanded`` have."""
         return self._fixed.masks
 
     def _has_none(self, shape: int) -> None:
@@ -618,9 +623,7 @@ class Capacity:
         if demand is None or (demand[3] > 1 and demand[4] < WHOLE):
             return None
         if self._ladder is None or self._ladder[0] != self.version:
-            ladder = diagnosis.Ladder(
-                self.situation, self.stock, self._fixed.asks, idle=self.idle
-            )
+            ladder = diagnosis.Ladder(self.situation, self.stock, self._fixed.asks, idle=self.idle)
             self._ladder = (self.version, ladder)
         return self._ladder[1]
 

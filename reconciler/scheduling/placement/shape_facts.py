@@ -77,6 +77,7 @@ class StaticFacts:
         plain: of shapes of one plain task, its size.
         sizes: (s, 4) the same with the nodes numbered; -1 for nodes where a shape is not plain.
         demands: of shapes that have room wherever one that asks no less has.
+        demanded: (s, 6) the same; -1 for the nodes of other shapes.
     """
 
     asks: tuple[tuple[TaskRequirements, ...], ...]
@@ -88,7 +89,7 @@ class StaticFacts:
     demands: tuple[Demand | None, ...]
     network: topology.TopologyDomains
     classes: scoring.Classes
-    _demanded: Amounts
+    demanded: Amounts
     _no_less: dict[int, Mask] = field(default_factory=dict)
 
     @classmethod
@@ -119,14 +120,14 @@ class StaticFacts:
         """
         found = self._no_less.get(shape)
         if found is None:
-            demand = self._demanded[shape]
+            demand = self.demanded[shape]
             if demand[0] < 0:
-                found = np.zeros(len(self._demanded), dtype=np.bool_)
+                found = np.zeros(len(self.demanded), dtype=np.bool_)
                 found[shape] = True
             else:
-                found = self._demanded[:, 0] == demand[0]
-                for column in range(1, self._demanded.shape[1]):
-                    found &= self._demanded[:, column] >= demand[column]
+                found = self.demanded[:, 0] == demand[0]
+                for column in range(1, self.demanded.shape[1]):
+                    found &= self.demanded[:, column] >= demand[column]
             self._no_less[shape] = found
         return found
 

@@ -5,25 +5,21 @@ turns these into reasons at the end, when it is known what else started. Texts h
 changes while nothing happens.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from reconciler.model.observed.devices import INNER_LEVELS
 from reconciler.model.state import pending_reasons
 from reconciler.model.values import times
 from reconciler.scheduling.causes import BlockKind, BlockReason
 from reconciler.scheduling.inputs import snapshots
-from reconciler.scheduling.inputs.snapshots import Vector
 from reconciler.scheduling.nodes import quick_fit
 from reconciler.scheduling.nodes.requirements import needs_inner
-from reconciler.scheduling.placement import diagnosis
 from reconciler.scheduling.placement.capacity import Capacity
 from reconciler.scheduling.quota import quota_ledger
-from reconciler.scheduling.reasons import amount_text, reason_text, window_text
+from reconciler.scheduling.reasons import amount_text, reason_text, room_reasons, window_text
 
 __all__ = ["BlockReason", "ReasonExplainer"]
 
@@ -65,16 +61,13 @@ class ReasonExplainer:
         self.now = now
         self.takers = takers
         self._empty: Capacity | None = None
+        self._rooms = room_reasons.RoomReasons(situation, now, self._idle)
         self._first = first
         #: Who got room first on nodes of a mask, by the mask's identity.
         self._takers_on: dict[int, tuple[str, ...]] = {}
-        #: Amounts free in all on the nodes of a mask, by the mask's identity.
-        self._free: dict[int, Vector] = {}
-        #: Nodes of a mask that take no work, by the mask's identity.
-        self._shut_of: dict[int, NDArray[np.intp]] = {}
-        #: What there is on the nodes of a mask, and how often, by the mask's identity.
-        self._kinds: dict[int, tuple[snapshots.Amounts, snapshots.Amounts]] = {}
-        #: (s,) plain shapes that fit on some idle node, and that had room when the cycle began.
+        #: What there is on the nodes of a mask, each kind of node once, by the mask's identity.
+        self._kinds: dict[int, snapshots.Amounts] = {}
+        #: (s,) plain shapes that fit on idle nodes, and that had room when the cycle began.
         self._alone: snapshots.Mask | None = None
         self._plain: snapshots.Mask | None = None
         self._never: dict[int, pending_reasons.Reason | None] = {}
@@ -285,7 +278,7 @@ class ReasonExplainer:
             return None
         shape = self.situation.shapes[index]
         if shape.unreserved is not None:
-            fits, funnel = self._fits_beside(shape), empty.funnel(index)
+            fits, funnel = self._rooms.fits_beside(shape), empty.funnel(index)
             found = self.never(shape.unreserved)
             return found or window_text.reason(self.situation, shape, funnel, fits)
         if shape.mountable is not None and self._fits_on(shape, shape.mountable):
@@ -312,9 +305,9 @@ class ReasonExplainer:
                 f"{asked} asked; were they empty, the nodes would hold {short[1]} of "
                 f"{short[0].least} such tasks"
             )
-        elif self._has_domains(shape):
+        elif room_reasons.has_domains(shape):
             code = pending_reasons.ReasonCode.NO_TOPOLOGY_DOMAIN
-            level = self._level(shape)
+            level = room_reasons.level_of(self.situation, shape)
             message = f"{asked} asked within one {level}; none is large enough"
             unblocks = f"require a wider level than {level}, or add nodes to one {level}"
         else:
@@ -384,39 +377,25 @@ class ReasonExplainer:
             masks = self.now.masks
             self._alone = quick_fit.fitting(
                 self.now.sizes, lambda number: quick_fit.kinds(nodes, masks[number])
+            ) | quick_fit.fitting_gangs(
+                self.now.demanded, lambda number: quick_fit.counted_kinds(nodes, masks[number])
             )
         if self._alone[index]:
             return True
-        plain = quick_fit.is_plain(shape)
-        if not plain and not quick_fit.is_plain_gang(shape):
+        if not quick_fit.is_plain(shape):
             return False
         kinds = self._kinds.get(id(shape.eligible))
         if kinds is None:
-            kinds = quick_fit.counted_kinds(nodes, shape.eligible)
-            self._kinds[id(shape.eligible)] = kinds
-        if not plain:
-            return quick_fit.holds_gang(kinds, shape.groups[0])
+            kinds = self._kinds[id(shape.eligible)] = quick_fit.kinds(nodes, shape.eligible)
         cpu, memory, _ = shape.groups[0].amounts
         asked = np.array((cpu, memory, shape.groups[0].devices * snapshots.WHOLE))
-        return bool((kinds[0] >= asked).all(axis=1).any())
-
-    def _level(self, shape: snapshots.Shape) -> str:
-        levels = [shape.required_level, *(group.required_level for group in shape.groups)]
-        levels += [group.slice_level for group in shape.groups if group.slice_size]
-        narrowest = max(levels)
-        return self.situation.levels[narrowest] if narrowest >= 0 else "domain"
-
-    @staticmethod
-    def _has_domains(shape: snapshots.Shape) -> bool:
-        return shape.required_level >= 0 or any(
-            group.required_level >= 0 or group.slice_size for group in shape.groups
-        )
+        return bool((kinds >= asked).all(axis=1).any())
 
     def _no_room(self, index: int, *, behind: bool) -> pending_reasons.Reason:
         key = (index, behind)
         if key not in self._room:
             found = self._behind(index) if behind else None
-            self._room[key] = found or self._insufficient(index)
+            self._room[key] = found or self._rooms.insufficient(index)
         return self._room[key]
 
     def _behind(self, index: int) -> pending_reasons.Reason | None:
@@ -450,113 +429,8 @@ class ReasonExplainer:
         """Return the request of one element of a shape as text."""
         return reason_text.shape_text(self.situation, shape)
 
-    def _insufficient(self, index: int) -> pending_reasons.Reason:
-        shape = self.situation.shapes[index]
-        funnel = self.now.funnel(index)
-        held, group = 0, shape.groups[0]
-        if len(shape.groups) > 1 or group.least != 1 or self._has_domains(shape):
-            held, group = self._scarcest(index)
-        asked = self._asked(shape)
-        count = len(self.situation.nodes.names)
-        steps = ", ".join(f"{step.count} {step.why}" for step in funnel)
-        message = f"{asked} asked; {count} node{'s' if count != 1 else ''}: {steps}"
-        if self._has_domains(shape) and held >= group.least:
-            return pending_reasons.Reason(
-                pending_reasons.ReasonCode.NO_TOPOLOGY_DOMAIN,
-                f"{message}; not within one {self._level(shape)}",
-                funnel,
-                f"wait until {self._asked(shape)} come free within one {self._level(shape)}",
-            )
-        single_task = len(shape.groups) == 1 and group.least == 1
-        code = pending_reasons.ReasonCode.INSUFFICIENT_RESOURCES
-        freed = [words for step in funnel for words in diagnosis.freed(shape, step.why)]
-        if any(step.why.startswith("lack ") for step in funnel):
-            freed = []
-        if not freed and self._is_fragmented(shape):
-            code = pending_reasons.ReasonCode.FRAGMENTED
-            message = f"enough is free, but not together: {message}"
-        if freed:
-            waits = freed
-        elif single_task:
-            waits = [f"{reason_text.freed_text(self.situation, group)} come free on one node"]
-        elif held >= group.least:
-            waits = [f"{asked} have room together"]
-        else:
-            together = reason_text.together(self.situation, group)
-            waits = [f"{together} at once ({held} of them have room now)"]
-        unblocks, waits_for = self._unblocks(shape, group, waits)
-        if diagnosis.NEAR in freed:
-            waits_for = pending_reasons.WaitsFor.NEARBY_JOB
-        return pending_reasons.Reason(code, message, funnel, unblocks, waits_for=waits_for)
-
-    def _unblocks(
-        self, shape: snapshots.Shape, group: snapshots.TaskGroupShape, waits: list[str]
-    ) -> tuple[str, pending_reasons.WaitsFor | None]:
-        """Return what would free capacity: ends of work, of reservations, or nodes back in
-        service.
-
-        ``waits``: events that free capacity on nodes in service.
-        """
-        nodes = self.situation.nodes
-        windows = window_text.of_groups(self.situation, shape, (group,))
-        over, changes = window_text.advice(self.situation, windows, self._fits_beside(shape))
-        shut = self._shut(shape.eligible)
-        shut = shut[(nodes.capacity[shut] >= group.amounts).all(axis=1)]
-        if not shut.size:
-            return reason_text.advice_text([*waits, *over], changes), None
-        words = [words for words, rows in diagnosis.closed(nodes) if np.isin(rows, shut).any()]
-        which = f" that is {' or '.join(words)}" if words else ""
-        again = f"a node{which} takes work again"
-        if not (shape.eligible & nodes.accepts).any():
-            text = reason_text.advice_text([again, *over], changes)
-            return f"{text}; `muster nodes` shows why", pending_reasons.WaitsFor.NODES
-        text = reason_text.advice_text([*waits, *over, again], changes)
-        return text, pending_reasons.WaitsFor.CAPACITY_OR_NODES
-
-    def _fits_beside(self, shape: snapshots.Shape) -> Callable[[snapshots.Mask], bool]:
-        """Return True if a shape barred by windows would fit on idle nodes without the windows."""
-
-        def fits(within: snapshots.Mask) -> bool:
-            whole = shape.unreserved
-            return whole is not None and self._idle().fits(whole, within=within)
-
-        return fits
-
     def _idle(self) -> Capacity:
         """Return the capacity of idle nodes."""
         if self._empty is None:
             self._empty = Capacity.empty(self.situation, like=self.now)
         return self._empty
-
-    def _shut(self, eligible: snapshots.Mask) -> NDArray[np.intp]:
-        """Return rows of a mask of nodes that take no work."""
-        found = self._shut_of.get(id(eligible))
-        if found is None:
-            shut = np.flatnonzero(eligible & ~self.situation.nodes.accepts)
-            found = self._shut_of[id(eligible)] = shut
-        return found
-
-    def _is_fragmented(self, shape: snapshots.Shape) -> bool:
-        if any(group.profile >= 0 for group in shape.groups):
-            return False  # what is free of other devices is of no use to it
-        asked, mask = shape.least, id(shape.eligible)
-        free = self._free.get(mask)
-        if free is None:
-            usable = shape.eligible & self.situation.nodes.accepts
-            cpu, memory, gpu = self.now.amounts[usable].sum(axis=0).tolist()
-            free = self._free[mask] = (cpu, memory, gpu)
-        return asked[quota_ledger.GPU] > 0 and all(
-            free[r] >= asked[r] for r in quota_ledger.RESOURCES
-        )
-
-    def _scarcest(self, index: int) -> tuple[int, snapshots.TaskGroupShape]:
-        """Return the group that fits fewest of its tasks, and that number."""
-        groups = self.situation.shapes[index].groups
-        if len(groups) == 1:
-            return self.now.held(index), groups[0]
-        ranked = []
-        for position, group in enumerate(groups):
-            held = min(int(self.now.counts(index, position).sum()), group.least)
-            ranked.append((held / max(1, group.least), position, held, group))
-        least = min(ranked, key=lambda entry: entry[:2])
-        return least[2], least[3]
