@@ -8,6 +8,7 @@ snapshot comes out as it was.
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -81,7 +82,7 @@ def within(situation: snapshots.Snapshot) -> snapshots.Snapshot:
     pools = situation.pools
     if pools is None:
         return situation
-    split = _Split(situation, pools)
+    split = _Split(situation, pools, _last.renewed(pools))
     lines, judged = (
         [split.with_others(line) for line in some] for some in (situation.lines, situation.judged)
     )
@@ -105,11 +106,60 @@ def within(situation: snapshots.Snapshot) -> snapshots.Snapshot:
     )
 
 
-class _Split:
-    """Shapes by pool, each made when somebody first asks for it."""
+class _Made(NamedTuple):
+    """What was split by pool, by the identity of what it was made of; that is kept beside it.
 
-    def __init__(self, situation: snapshots.Snapshot, pools: snapshots.PoolColumns) -> None:
+    Attributes:
+        places: pools that nodes are in. masks: nodes within a pool. shapes: a shape within one.
+        lines: a line with all its shapes.
+    """
+
+    places: dict[int, tuple[snapshots.Mask, frozenset[int]]]
+    masks: dict[tuple[int, int], tuple[snapshots.Mask, snapshots.Mask]]
+    shapes: dict[tuple[int, int], tuple[snapshots.Shape, snapshots.Shape]]
+    lines: dict[int, tuple[snapshots.PendingGroup, snapshots.PendingGroup]]
+
+
+class _Last:
+    """What was split last: the same shapes and lines wait from cycle to cycle.
+
+    It is replaced as a whole, so that it does not grow, and threads don't disturb each other.
+    """
+
+    def __init__(self) -> None:
+        self._known: tuple[tuple[str, ...], NDArray[np.int64], _Made] | None = None
+
+    def renewed(self, pools: snapshots.PoolColumns) -> tuple[_Made, _Made]:
+        """Return what was split last by the same pools, and where to keep what is split now."""
+        before, now = _Made({}, {}, {}, {}), _Made({}, {}, {}, {})
+        if self._known is not None:
+            names, of_node, made = self._known
+            if names == pools.names and np.array_equal(of_node, pools.of_node):
+                before = made
+        self._known = (pools.names, pools.of_node, now)
+        return before, now
+
+
+_last = _Last()
+
+
+class _Split:
+    """Shapes by pool, each made when somebody first asks for it.
+
+    Args:
+        situation: the snapshot.
+        pools: those with amounts of their own.
+        made: what was split in the cycle before, and what is in this one.
+    """
+
+    def __init__(
+        self,
+        situation: snapshots.Snapshot,
+        pools: snapshots.PoolColumns,
+        made: tuple[_Made, _Made],
+    ) -> None:
         self.shapes = list(situation.shapes)
+        self._before, self._now = made
         self._pools = pools
         self._index = {name: number for number, name in enumerate(pools.names)}
         self._made: dict[tuple[int, int], int] = {}
@@ -129,8 +179,19 @@ class _Split:
     def with_others(self, line: snapshots.PendingGroup) -> snapshots.PendingGroup:
         """A line with the shapes in which its pools are tried."""
         first, *others = self.tried(line)
-        same = first == line.shape and not others
-        return line if same else msgspec.structs.replace(line, shape=first, others=tuple(others))
+        if first == line.shape and not others:
+            return line
+        known = self._before.lines.get(id(line))
+        if (
+            known is None
+            or known[0] is not line
+            or known[1].shape != first
+            or known[1].others != tuple(others)
+        ):
+            split = msgspec.structs.replace(line, shape=first, others=tuple(others))
+            known = (line, split)
+        self._now.lines[id(line)] = known
+        return known[1]
 
     def of_running(self, holding: snapshots.Allocation) -> int:
         """The shape to place an element anew by: in its pool, -1 where it is in several."""
@@ -139,13 +200,22 @@ class _Split:
         pools = {int(self._pools.of_node[task.node]) for task in holding.tasks if task.node >= 0}
         return self._in(holding.shape, pools.pop()) if len(pools) == 1 else -1
 
-    def _there(self, shape: int) -> set[int]:
+    def _there(self, shape: int) -> frozenset[int]:
         """Pools in which a shape has nodes that it may use now, once volumes are there, or once
         reservations are over."""
         asked = self.shapes[shape]
-        nodes = asked.eligible if asked.mountable is None else asked.eligible | asked.mountable
-        found: set[int] = set(np.unique(self._pools.of_node[nodes]).tolist())
+        found = self._places(asked.eligible)
+        if asked.mountable is not None:
+            found |= self._places(asked.mountable)
         return found if asked.unreserved is None else found | self._there(asked.unreserved)
+
+    def _places(self, mask: snapshots.Mask) -> frozenset[int]:
+        """Return the pools of the nodes of a mask."""
+        known = self._now.places.get(id(mask)) or self._before.places.get(id(mask))
+        if known is None or known[0] is not mask:
+            known = (mask, frozenset(np.unique(self._pools.of_node[mask]).tolist()))
+        self._now.places[id(mask)] = known
+        return known[1]
 
     def _wanted(self, shape: int, order: tuple[int, ...]) -> Iterable[int]:
         """All pools in the order in which work is tried in them."""
@@ -156,38 +226,56 @@ class _Split:
 
     def _in(self, shape: int, pool: int) -> int:
         """Index of a shape as it is in one pool."""
-        known = self._made.get((shape, pool))
-        if known is not None:
-            return known
-        old, here = self.shapes[shape], self._pools.of_node == pool
-        outside = int((old.eligible & ~here).sum())
+        number = self._made.get((shape, pool), -1)
+        if number >= 0:
+            return number
+        old = self.shapes[shape]
         if pool == REST and self._there(shape) <= {REST}:
             self._made[shape, pool] = shape
             return shape
         number = self._made[shape, pool] = len(self.shapes)
+        known = self._before.shapes.get((id(old), pool))
+        if known is None or known[0] is not old:
+            known = (old, self._of_pool(old, pool))
+        self._now.shapes[id(old), pool] = known
+        made = known[1]
+        self.shapes.append(made)
+        others = (old.unreserved, old.leaving, old.evicting)
+        if any(other is not None for other in others):
+            inside = [None if other is None else self._in(other, pool) for other in others]
+            self.shapes[number] = dataclasses.replace(
+                made, unreserved=inside[0], leaving=inside[1], evicting=inside[2]
+            )
+        return number
+
+    def _of_pool(self, old: snapshots.Shape, pool: int) -> snapshots.Shape:
+        """Return a shape as it is in one pool; whose other forms are numbered as of the whole."""
+        eligible = self._inside(old.eligible, pool)
+        outside = int(old.eligible.sum()) - int(eligible.sum())
         name = self._pools.names[pool] if pool >= 0 else ""
         why = f"not in pool {name}" if name else f"in pool {' or '.join(self._pools.names)}"
-        mountable = None if old.mountable is None else old.mountable & here
-        made = dataclasses.replace(
+        mountable = None if old.mountable is None else self._inside(old.mountable, pool)
+        return dataclasses.replace(
             old,
-            eligible=old.eligible & here,
+            eligible=eligible,
             filtered=(
                 *old.filtered,
                 *((pending_reasons.FunnelStep(outside, why),) if outside else ()),
             ),
             mountable=mountable if mountable is not None and mountable.any() else None,
-            mends=tuple([(words, nodes & here) for words, nodes in old.mends]),
+            mends=tuple([(words, self._inside(nodes, pool)) for words, nodes in old.mends]),
             form=f"{old.form}@{name}" if old.form else "",
             pool=pool,
         )
-        self.shapes.append(made)
-        others = (old.unreserved, old.leaving, old.evicting)
-        if any(other is not None for other in others):
-            here = [None if other is None else self._in(other, pool) for other in others]
-            self.shapes[number] = dataclasses.replace(
-                made, unreserved=here[0], leaving=here[1], evicting=here[2]
-            )
-        return number
+
+    def _inside(self, mask: snapshots.Mask, pool: int) -> snapshots.Mask:
+        """Return the nodes of a mask in a pool: the very same array for the same mask."""
+        key = (id(mask), pool)
+        known = self._now.masks.get(key) or self._before.masks.get(key)
+        if known is None or known[0] is not mask:
+            known = (mask, mask & (self._pools.of_node == pool))
+        self._now.masks[key] = known
+        return known[1]
 
 
 def _queues(situation: snapshots.Snapshot, pools: snapshots.PoolColumns) -> snapshots.QueueColumns:

@@ -7,6 +7,7 @@ import pytest
 
 from reconciler.model import desired
 from reconciler.model.state.pending_reasons import ReasonCode
+from reconciler.scheduling.inputs import flavors
 from tests.unit.scheduling import situations
 from tests.unit.scheduling.situations import Situation, gpus_in, started
 
@@ -328,3 +329,23 @@ def test_what_waits_for_one_pool_is_told_so_and_that_a_quota_of_another_is_too_s
 def test_who_fits_under_a_quota_of_a_pool_is_still_expected_there() -> None:
     s = capped().job("j", gpu=3, time_limit_s=300)
     assert s.decide().estimates["j"].at == 230.0
+
+
+def test_what_waits_from_cycle_to_cycle_is_split_by_pool_once() -> None:
+    s = two_pools().queue("main", flavors=(gpus_in("a", 4),))
+    snapshot = s.job("j", gpu=1).job("k", gpu=2).snapshot()
+    before, after = flavors.within(snapshot), flavors.within(snapshot)
+    assert all(old is new for old, new in zip(before.shapes, after.shapes, strict=True))
+    assert all(old is new for old, new in zip(before.lines, after.lines, strict=True))
+
+
+def test_a_node_that_goes_to_another_pool_takes_its_shapes_along() -> None:
+    s = two_pools().queue("main", flavors=(gpus_in("a", 4),)).job("j", gpu=1)
+    snapshot = s.snapshot()
+    pools = snapshot.pools
+    assert pools is not None
+    moved = dataclasses.replace(pools, of_node=pools.of_node[::-1].copy())
+    for given in (pools, moved, pools):
+        split = flavors.within(dataclasses.replace(snapshot, pools=given))
+        for shape in split.shapes[len(snapshot.shapes) :]:
+            assert shape.eligible.tolist() == (given.of_node == shape.pool).tolist()
