@@ -296,6 +296,12 @@ class Capacity:
             self._too_much.setdefault(demand[0], []).append((at, demand))
 
     def _plan_single(self, shape: int, within: Mask | None) -> GangPlacement | None:
+        demand = self._fixed.demands[shape]
+        if within is not None and demand is not None and not 0 < demand[4] < WHOLE:
+            nodes = np.flatnonzero(within).tolist()
+            if len(nodes) <= 1:  # of whole devices of one node nothing is left to choose
+                there = self._is_among(nodes, shape)
+                return GangPlacement((GangPart(0, 0, 1, nodes[0], ()),)) if there else None
         if self._is_looked_up(shape, within) and not self._has_node(shape, within):
             return None
         index = self._index
@@ -552,9 +558,12 @@ class Capacity:
         ``partly``: other tasks of the element stay on the same nodes.
         """
         tasks = tuple(tasks)
-        self.stock.shift(tasks, 1)
-        if not partly:
-            self.stock.leave(dict.fromkeys(t.node for t in tasks), exclusive=exclusive)
+        if len(tasks) == 1 and not partly:
+            self.stock.give_back(tasks[0], exclusive=exclusive)
+        else:
+            self.stock.shift(tasks, 1)
+            if not partly:
+                self.stock.leave(dict.fromkeys(t.node for t in tasks), exclusive=exclusive)
         for task in tasks:
             self.stock.appear(matches, task.node, -1)
         self._renew_version()
