@@ -114,11 +114,10 @@ def reservations(cycle: Beginning) -> None:
     if not kept or cycle.situation.policy.backfill == "none":
         return
     found = []
+    blocked = cycle.blocked.flags
     for index, line in enumerate(cycle.situation.lines):
-        if cycle.blocked.flags[index]:
-            continue
         for position, claim in enumerate(line.claims):
-            if claim.job in kept and not claim.missing:
+            if claim.job in kept and not claim.missing and not blocked[index]:
                 found.append((kept[claim.job].starts_at, claim.order, index, position))
     asks = []
     for _, _, index, position in sorted(found)[: reservation_calendar.RESERVATIONS_MAX]:
