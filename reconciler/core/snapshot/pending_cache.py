@@ -327,8 +327,7 @@ class PendingCache(cycle_cache.CachePart):
             self._numbers = dict(numbers)
             self._keys = sorted((self._key(group), group.slot) for group in self._groups.values())
             self._slots = np.array([slot for _, slot in self._keys], dtype=np.int64)
-            for group in self._groups.values():
-                self._stale.add(group)
+            self._renumber()
         else:
             gone = sorted(bisect.bisect_left(self._keys, entry) for entry in self._gone)
             new = sorted((self._key(group), group.slot) for group in self._new)
@@ -340,6 +339,16 @@ class PendingCache(cycle_cache.CachePart):
                 self._put_in_place(gone, new)
         self._gone.clear()
         self._new.clear()
+
+    def _renumber(self) -> None:
+        """Have the new numbers of shapes in the lines of groups that are otherwise the same."""
+        slots = [group.slot for group in self._groups.values() if group not in self._stale]
+        for slot in slots:
+            group, line = self._by_slot[slot], self._line_of[slot]
+            number = self._numbers[group.kind.form]
+            if line.shape != number:
+                self._line_of[slot] = pending_groups.in_shape(line, number)
+                self._table[slot, pending_groups.SHAPE] = number
 
     def _put_in_place(self, gone: list[int], new: list[tuple[Key, int]]) -> None:
         """Remove entries at some places and insert others in order."""

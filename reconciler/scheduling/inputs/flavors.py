@@ -10,12 +10,11 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.model.state import pending_reasons
-from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.inputs import pending_groups, snapshots
 from reconciler.scheduling.inputs.arrays import UNLIMITED, Amounts, Charge, Vector
 
 #: CPU, memory, GPU.
@@ -188,8 +187,7 @@ class _Split:
             or known[1].shape != first
             or known[1].others != tuple(others)
         ):
-            split = msgspec.structs.replace(line, shape=first, others=tuple(others))
-            known = (line, split)
+            known = (line, pending_groups.in_shape(line, first, tuple(others)))
         self._now.lines[id(line)] = known
         return known[1]
 

@@ -5,16 +5,18 @@ time there. Lines come in, numpy columns go out, one entry for each line; whoeve
 cycle to cycle keeps the columns too and hands them over (``Snapshot.line_columns``).
 """
 
+import copy
 import math
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.scheduling.inputs.snapshots import UNLIMITED, PendingColumns, PendingGroup
 
-#: Numbers that ``row_of`` says of a line.
-WIDTH = 12
+#: Numbers that ``row_of`` says of a line, and which of them is its shape.
+WIDTH, SHAPE = 12, 1
 
 
 def columns_of(lines: Sequence[PendingGroup]) -> PendingColumns:
@@ -42,6 +44,14 @@ def from_table(whole: NDArray[np.int64]) -> PendingColumns:
         duration=duration,
         since=since,
     )
+
+
+def in_shape(line: PendingGroup, shape: int, others: tuple[int, ...] = ()) -> PendingGroup:
+    """Return the same claims in another shape; what follows from claims alone is taken over."""
+    found = copy.copy(line)
+    msgspec.structs.force_setattr(found, "shape", shape)
+    msgspec.structs.force_setattr(found, "others", others)
+    return found
 
 
 def row_of(line: PendingGroup) -> tuple[int, ...]:
