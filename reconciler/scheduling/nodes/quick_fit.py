@@ -68,21 +68,30 @@ def fitting_gangs(demands: Amounts, nodes: Callable[[int], tuple[Amounts, Amount
 
     Args:
         demands: (s, 6) as ``shape_facts.StaticFacts`` has them; only whole devices are looked at.
-        nodes: number of some nodes to what ``counted_kinds`` says of them.
+        nodes: number of some nodes to (k, 3) milli-CPUs, bytes and milli-GPUs of idle devices of
+            each, and (k,) how many nodes are like it.
     """
     found: Mask = np.zeros(len(demands), dtype=np.bool_)
     plain = (demands[:, 0] >= 0) & ((demands[:, 3] == 0) | (demands[:, 4] >= WHOLE))
-    for number in np.unique(demands[plain, 0]).tolist():
-        rows, counts = nodes(number)
-        alike = np.flatnonzero(plain & (demands[:, 0] == number))
-        asked = demands[alike, 1:4] * (1, 1, WHOLE)
+    kinds, kind = np.unique(demands[:, (0, 3)], axis=0, return_inverse=True)
+    known: dict[int, tuple[Amounts, Amounts]] = {}
+    for at, (number, devices) in enumerate(kinds.tolist()):
+        alike = np.flatnonzero(plain & (kind == at))
+        if not alike.size:
+            continue
+        if number not in known:
+            known[number] = nodes(number)
+        rows, counts = known[number]
+        wide = rows[:, 2] >= devices * WHOLE  # few, where GPUs are what nodes have run out of
+        rows, counts = rows[wide], counts[wide]
         least = demands[alike, 5]
         each = np.repeat(least[:, None], len(rows), axis=1)
-        for column in range(3):
-            some = asked[:, column] > 0
-            held = rows[:, column] // asked[some, column, None]
-            each[some] = np.minimum(each[some], held)
-        found[alike] = each @ counts >= least
+        for column, asked in ((0, demands[alike, 1]), (1, demands[alike, 2])):
+            some = asked > 0
+            each[some] = np.minimum(each[some], rows[:, column] // asked[some, None])
+        if devices:
+            each = np.minimum(each, rows[:, 2] // (devices * WHOLE))
+        found[alike] = each.clip(min=0) @ counts >= least
     return found
 
 

@@ -261,17 +261,30 @@ class Capacity:
         return self._fixed.no_less(shape)
 
     def plain(self) -> Mask:
-        """(s,) shapes of one plain task for which some node has room: ``fits`` of all at once."""
+        """(s,) plain shapes for which there is room: ``fits`` of all of them at once.
+
+        Those of one task for which some node has room, and gangs by what all nodes have together.
+        """
         stock, columns = self.stock, self.stock.columns()
         opened = stock.opened_mask & (columns.exclusive == 0)
 
+        def rows_of(number: int) -> NDArray[np.intp]:
+            return np.flatnonzero(opened & self._fixed.masks[number])
+
         def nodes(number: int) -> Amounts:
-            rows = np.flatnonzero(opened & self._fixed.masks[number])
+            rows = rows_of(number)
             most = columns.devices[rows].max(axis=1, initial=0)
             gpu_milli = np.where(columns.idle[rows], columns.idle[rows] * WHOLE, most)
             return np.column_stack([columns.cpu[rows], columns.memory[rows], gpu_milli])
 
-        return quick_fit.fitting(self._fixed.sizes, nodes)
+        def counted(number: int) -> tuple[Amounts, Amounts]:
+            rows = rows_of(number)
+            amounts = (columns.cpu[rows], columns.memory[rows], columns.idle[rows] * WHOLE)
+            return np.column_stack(amounts), np.ones(len(rows), dtype=np.int64)
+
+        return quick_fit.fitting(self._fixed.sizes, nodes) | quick_fit.fitting_gangs(
+            self._fixed.demanded, counted
+        )
 
     @property
     def sizes(self) -> Amounts:

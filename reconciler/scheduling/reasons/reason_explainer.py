@@ -291,7 +291,7 @@ class ReasonExplainer:
                 break
         if short is None and not empty.is_certain(index):
             return None  # the search for several groups was cut short: it may fit all the same
-        asked = self._asked(shape)
+        asked = self._rooms.asked(shape)
         code = pending_reasons.ReasonCode.NEVER_FITS
         unblocks = self._mended(shape)
         if short is not None and short[1] == 0:
@@ -364,7 +364,7 @@ class ReasonExplainer:
         return pending_reasons.Reason(
             pending_reasons.ReasonCode.INSUFFICIENT_RESOURCES,
             f"volume{'s' if several else ''} {names} {'are' if several else 'is'} not there now "
-            f"on the nodes that could hold {self._asked(shape)}{why}",
+            f"on the nodes that could hold {self._rooms.asked(shape)}{why}",
             funnel,
             f"mount {names} there as the Volume says",
         )
@@ -409,7 +409,7 @@ class ReasonExplainer:
         return pending_reasons.Reason(
             pending_reasons.ReasonCode.BEHIND,
             f"it would fit, but others go first: {names}",
-            unblocks=f"wait until {self._asked(shape)} come free and no other job goes first",
+            unblocks=f"wait until {self._rooms.asked(shape)} come free and no other job goes first",
         )
 
     def _ahead(self, eligible: snapshots.Mask) -> tuple[str, ...]:
@@ -424,10 +424,6 @@ class ReasonExplainer:
                     break
             known = self._takers_on[id(eligible)] = tuple(first)
         return known
-
-    def _asked(self, shape: snapshots.Shape) -> str:
-        """Return the request of one element of a shape as text."""
-        return reason_text.shape_text(self.situation, shape)
 
     def _idle(self) -> Capacity:
         """Return the capacity of idle nodes."""

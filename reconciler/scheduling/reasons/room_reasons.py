@@ -32,7 +32,7 @@ class _Facts(NamedTuple):
         fragmented: enough is free, but not together.
         shut: why nodes that could hold a task take no work; None: there are none.
         open: some node that it may use takes work.
-        profiles, levels: names of MIG profiles and of levels of the topology.
+        levels: names of the levels of the topology.
     """
 
     nodes: int
@@ -42,7 +42,6 @@ class _Facts(NamedTuple):
     fragmented: bool
     shut: tuple[str, ...] | None
     open: bool
-    profiles: tuple[str, ...]
     levels: tuple[str, ...]
 
 
@@ -58,10 +57,17 @@ class _Last:
     """What was told in the cycle before, by the identity of the shape.
 
     Cycles replace it as a whole, so that it never grows, and threads don't disturb each other.
+
+    Attributes:
+        profiles: names of MIG profiles, as requests were worded by.
+        told: of shapes that found no room.
+        asked: what one element asks for, in words.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, profiles: tuple[str, ...] = ()) -> None:
+        self.profiles = profiles
         self.told: dict[int, _Told] = {}
+        self.asked: dict[int, tuple[snapshots.Shape, str]] = {}
 
 
 _last = _Last()
@@ -83,9 +89,11 @@ class RoomReasons:
         self.situation = situation
         self.now = now
         self._idle = idle
-        self._before = _last.told
-        self._told: dict[int, _Told] = {}
-        _last.told = self._told
+        global _last  # noqa: PLW0603 - replaced as a whole, so that threads don't disturb each other
+        self._before, self._now = _last, _Last(situation.profiles)
+        if self._before.profiles != situation.profiles:
+            self._before = _Last()
+        _last = self._now
         #: Why nodes take no work, with their rows.
         self._closed: list[tuple[str, list[int]]] | None = None
         #: Amounts free in all on the nodes of a mask, by the mask's identity.
@@ -97,7 +105,7 @@ class RoomReasons:
         """Return why there is no room for one element of a shape."""
         shape = self.situation.shapes[index]
         facts = self._facts(index)
-        known = self._before.get(id(shape))
+        known = self._before.told.get(id(shape))
         if (
             known is not None
             and known.shape is shape
@@ -107,8 +115,16 @@ class RoomReasons:
             told = known
         else:
             told = _Told(shape, facts, self._worded(shape, facts))
-        self._told[id(shape)] = told
+        self._now.told[id(shape)] = told
         return told.reason
+
+    def asked(self, shape: snapshots.Shape) -> str:
+        """Return the request of one element of a shape as text."""
+        known = self._before.asked.get(id(shape)) or self._now.asked.get(id(shape))
+        if known is None or known[0] is not shape:
+            known = (shape, reason_text.shape_text(self.situation, shape))
+        self._now.asked[id(shape)] = known
+        return known[1]
 
     def _facts(self, index: int) -> _Facts:
         shape = self.situation.shapes[index]
@@ -134,13 +150,12 @@ class RoomReasons:
             self._is_fragmented(shape),
             words,
             is_open,
-            self.situation.profiles,
             self.situation.levels,
         )
 
     def _worded(self, shape: snapshots.Shape, facts: _Facts) -> pending_reasons.Reason:
         funnel, held, group = facts.funnel, facts.held, shape.groups[facts.position]
-        asked = reason_text.shape_text(self.situation, shape)
+        asked = self.asked(shape)
         steps = ", ".join([f"{step.count} {step.why}" for step in funnel])
         message = f"{asked} asked; {facts.nodes} node{'s' if facts.nodes != 1 else ''}: {steps}"
         if held >= group.least and has_domains(shape):
