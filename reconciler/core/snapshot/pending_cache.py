@@ -327,7 +327,8 @@ class PendingCache(cycle_cache.CachePart):
             self._numbers = dict(numbers)
             self._keys = sorted((self._key(group), group.slot) for group in self._groups.values())
             self._slots = np.array([slot for _, slot in self._keys], dtype=np.int64)
-            self._renumber()
+            same = [group for group in self._groups.values() if group not in self._stale]
+            _renumber(same, numbers, self._line_of, self._table)
         else:
             gone = sorted(bisect.bisect_left(self._keys, entry) for entry in self._gone)
             new = sorted((self._key(group), group.slot) for group in self._new)
@@ -339,16 +340,6 @@ class PendingCache(cycle_cache.CachePart):
                 self._put_in_place(gone, new)
         self._gone.clear()
         self._new.clear()
-
-    def _renumber(self) -> None:
-        """Have the new numbers of shapes in the lines of groups that are otherwise the same."""
-        slots = [group.slot for group in self._groups.values() if group not in self._stale]
-        for slot in slots:
-            group, line = self._by_slot[slot], self._line_of[slot]
-            number = self._numbers[group.kind.form]
-            if line.shape != number:
-                self._line_of[slot] = pending_groups.in_shape(line, number)
-                self._table[slot, pending_groups.SHAPE] = number
 
     def _put_in_place(self, gone: list[int], new: list[tuple[Key, int]]) -> None:
         """Remove entries at some places and insert others in order."""
@@ -390,6 +381,26 @@ def _has_plain(structure: desired.Structure) -> bool:
     settings = structure.settings
     learns = settings.scheduling.learned_quantile is not None
     return not (structure.quotas or structure.reservations or settings.suspend or learns)
+
+
+def _renumber(
+    groups: Iterable[CachedGroup],
+    numbers: Mapping[str, int],
+    line_of_slot: NDArray[np.object_],
+    table: NDArray[np.int64],
+) -> None:
+    """Have the new numbers of shapes in the lines and rows of groups that are otherwise the same.
+
+    Args:
+        groups: those groups.
+        numbers: shape index of each form.
+        line_of_slot, table: line and row of each slot.
+    """
+    for group in groups:
+        line, number = line_of_slot[group.slot], numbers[group.kind.form]
+        if line.shape != number:
+            line_of_slot[group.slot] = pending_groups.in_shape(line, number)
+            table[group.slot, pending_groups.SHAPE] = number
 
 
 def _order(claim: snapshots.PendingJob) -> tuple[int, str, tuple[int, ...]]:

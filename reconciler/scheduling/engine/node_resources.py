@@ -10,7 +10,8 @@ from reconciler.scheduling.engine.shape_table import JobShape
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.arrays import WHOLE
 from reconciler.scheduling.nodes import device_choice
-from reconciler.scheduling.nodes.free_resources import NodeRow, Task
+from reconciler.scheduling.nodes.free_resources import Task
+from reconciler.scheduling.nodes.node_rows import NodeRow
 
 Devices = tuple[int, ...]
 

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.arrays import Charge
-from reconciler.scheduling.nodes.free_resources import FreeResources, NodeRow, Task
+from reconciler.scheduling.nodes.free_resources import FreeResources, Task
+from reconciler.scheduling.nodes.node_rows import NodeRow
 
 
 class TriedJob(NamedTuple):

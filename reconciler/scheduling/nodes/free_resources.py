@@ -9,7 +9,7 @@ import functools
 import itertools
 import operator
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import WHOLE
-from reconciler.scheduling.nodes import device_choice
+from reconciler.scheduling.nodes import device_choice, node_rows
+from reconciler.scheduling.nodes.node_rows import Columns, NodeRow
 from reconciler.scheduling.nodes.requirements import PLENTY, TaskRequirements
 
 #: The most pairs of rows of which the lesser is kept at hand.
@@ -25,42 +26,6 @@ PAIRS_MAX = 16_384
 
 Counts = NDArray[np.int64]
 Task = snapshots.TaskAllocation | TaskPlacement
-
-
-class NodeRow(NamedTuple):
-    """What one node has left.
-
-    Attributes:
-        cpu, memory: milli-CPUs, bytes.
-        devices: milli-GPUs free of each device.
-        instances: idle MIG instances by profile.
-        occupied: elements that hold something of it.
-        exclusive: how many of them have it to themselves (at most one, unless it was so given).
-    """
-
-    cpu: int
-    memory: int
-    devices: tuple[int, ...]
-    instances: tuple[int, ...]
-    occupied: int
-    exclusive: int
-
-
-class Columns(NamedTuple):
-    """The rows as columns, for looking at all nodes at once.
-
-    Attributes:
-        idle, gpu: devices that nobody has anything of, and milli-GPUs free in all.
-    """
-
-    cpu: NDArray[np.int64]
-    memory: NDArray[np.int64]
-    devices: snapshots.Amounts
-    instances: snapshots.Amounts
-    occupied: NDArray[np.int64]
-    exclusive: NDArray[np.int64]
-    idle: NDArray[np.int64]
-    gpu: NDArray[np.int64]
 
 
 #: Up to so many rows that are others are renewed one by one.
@@ -150,13 +115,13 @@ class FreeResources:
     def columns(self) -> Columns:
         """All rows as columns, up to date; not to be changed by the caller."""
         if self._columns is None:
-            self._columns = _columns_of(self.rows)
+            self._columns = node_rows.columns_of(self.rows)
         elif len(self._stale) <= FEW:
             for node in self._stale:
-                _renew(self._columns, node, self.rows[node])
+                node_rows.renew(self._columns, node, self.rows[node])
         else:
             nodes = list(self._stale)
-            fresh = _columns_of([self.rows[node] for node in nodes])
+            fresh = node_rows.columns_of([self.rows[node] for node in nodes])
             for column, values in zip(self._columns, fresh, strict=True):
                 column[nodes] = values
         self._stale.clear()
@@ -391,9 +356,10 @@ def free_now(situation: snapshots.Snapshot, usable: snapshots.Mask | None = None
         free, devices, instances = free.copy(), devices.copy(), instances.copy()
         free[~opened], instances[~opened] = 0, 0
         devices[~opened] = np.minimum(devices[~opened], 0)
-    columns = _table(free, devices, instances, nodes.occupied, nodes.exclusive.astype(np.int64))
+    exclusive = nodes.exclusive.astype(np.int64)
+    columns = node_rows.columns_from(free, devices, instances, nodes.occupied, exclusive)
     presence = None if situation.presence is None else situation.presence.copy()
-    return FreeResources(_last.rows(columns), opened.tolist(), presence, columns)
+    return FreeResources(node_rows.remembered(columns), opened.tolist(), presence, columns)
 
 
 def all_idle(situation: snapshots.Snapshot) -> FreeResources:
@@ -406,111 +372,9 @@ def all_idle(situation: snapshots.Snapshot) -> FreeResources:
                 instances[task.node, task.profile] += task.instances
     devices = np.where(nodes.devices >= 0, WHOLE, nodes.devices)
     nobody = np.zeros_like(nodes.occupied)
-    columns = _table(nodes.capacity, devices, instances, nobody, nobody)
+    columns = node_rows.columns_from(nodes.capacity, devices, instances, nobody, nobody)
     presence = None if situation.presence is None else np.zeros_like(situation.presence)
-    return FreeResources(_rows(columns), [True] * len(nodes.names), presence, columns)
-
-
-def _renew(columns: Columns, node: int, row: NodeRow) -> None:
-    """One row of the columns; for a few much faster than arrays of them."""
-    columns.cpu[node], columns.memory[node] = row.cpu, row.memory
-    if row.devices:
-        columns.devices[node] = row.devices
-    if row.instances:
-        columns.instances[node] = row.instances
-    columns.occupied[node], columns.exclusive[node] = row.occupied, row.exclusive
-    columns.idle[node] = row.devices.count(WHOLE)
-    columns.gpu[node] = sum([amount for amount in row.devices if amount > 0])
-
-
-def _columns_of(rows: Sequence[NodeRow]) -> Columns:
-    """Rows as columns of their own."""
-    cpu, memory, devices, instances, occupied, exclusive = (
-        zip(*rows, strict=True) if rows else ((),) * 6
-    )
-    count = len(rows)
-    free = np.array(devices, dtype=np.int64).reshape(count, -1 if count else 0)
-    return Columns(
-        np.array(cpu, dtype=np.int64),
-        np.array(memory, dtype=np.int64),
-        free,
-        np.array(instances, dtype=np.int64).reshape(count, -1 if count else 0),
-        np.array(occupied, dtype=np.int64),
-        np.array(exclusive, dtype=np.int64),
-        (free == WHOLE).sum(axis=1),
-        np.maximum(free, 0).sum(axis=1),
-    )
-
-
-def _table(
-    amounts: snapshots.Amounts,
-    devices: snapshots.Amounts,
-    instances: snapshots.Amounts,
-    occupied: Counts,
-    exclusive: Counts,
-) -> Columns:
-    """Columns of their own, from those of a snapshot."""
-    return Columns(
-        amounts[:, 0].copy(),
-        amounts[:, 1].copy(),
-        devices.copy(),
-        instances.copy(),
-        occupied.copy(),
-        exclusive.copy(),
-        (devices == WHOLE).sum(axis=1),
-        np.maximum(devices, 0).sum(axis=1),
-    )
-
-
-class _Last:
-    """The rows that were made last, of which most are those asked for next.
-
-    Cycles follow each other, and little happens in between. What is known is replaced as a whole
-    and never changed, so that threads don't disturb each other.
-    """
-
-    def __init__(self) -> None:
-        self._known: tuple[Columns, list[NodeRow]] | None = None
-
-    def rows(self, columns: Columns) -> list[NodeRow]:
-        """Columns row by row, in a list of its own."""
-        rows = self._renewed(columns)
-        self._known = (Columns._make([column.copy() for column in columns]), rows)
-        return rows.copy()
-
-    def _renewed(self, columns: Columns) -> list[NodeRow]:
-        last = self._known
-        if last is None:
-            return _rows(columns)
-        before, known = last
-        if any(then.shape != now.shape for then, now in zip(before, columns, strict=True)):
-            return _rows(columns)
-        other = np.zeros(len(columns.cpu), dtype=np.bool_)
-        for then, now in zip(before, columns, strict=True):
-            differs = then != now
-            other |= differs if differs.ndim == 1 else differs.any(axis=1)
-        nodes = np.flatnonzero(other)
-        fresh = _rows(Columns._make([column[nodes] for column in columns]))
-        rows = known.copy()
-        for node, row in zip(nodes.tolist(), fresh, strict=True):
-            rows[node] = row
-        return rows
-
-
-_last = _Last()
-
-
-def _rows(columns: Columns) -> list[NodeRow]:
-    """The same row by row."""
-    amounts = (
-        columns.cpu.tolist(),
-        columns.memory.tolist(),
-        map(tuple, columns.devices.tolist()),
-        map(tuple, columns.instances.tolist()),
-        columns.occupied.tolist(),
-        columns.exclusive.tolist(),
-    )
-    return list(map(NodeRow._make, zip(*amounts, strict=True)))
+    return FreeResources(node_rows.rows_of(columns), [True] * len(nodes.names), presence, columns)
 
 
 def _add(values: tuple[int, ...], index: int, amount: int) -> tuple[int, ...]:

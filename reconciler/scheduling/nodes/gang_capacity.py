@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.nodes import device_choice
-from reconciler.scheduling.nodes.free_resources import FreeResources, NodeRow
+from reconciler.scheduling.nodes.free_resources import FreeResources
+from reconciler.scheduling.nodes.node_rows import NodeRow
 from reconciler.scheduling.nodes.requirements import TaskRequirements, needs_inner
 
 

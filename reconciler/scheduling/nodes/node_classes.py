@@ -21,8 +21,9 @@ import numpy as np
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import WHOLE
 from reconciler.scheduling.nodes import best_fit, node_class_scores, scoring
-from reconciler.scheduling.nodes.free_resources import FreeResources, NodeRow
+from reconciler.scheduling.nodes.free_resources import FreeResources
 from reconciler.scheduling.nodes.node_class_scores import Key
+from reconciler.scheduling.nodes.node_rows import NodeRow
 from reconciler.scheduling.nodes.requirements import TaskRequirements
 from reconciler.scheduling.nodes.scoring import EMPTY, NONE, UNKNOWN, Classes, Costs, NodeScores
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import WHOLE
 from reconciler.scheduling.nodes.fragmentation import FragmentationForecast
-from reconciler.scheduling.nodes.free_resources import Columns, FreeResources, NodeRow
+from reconciler.scheduling.nodes.free_resources import FreeResources
+from reconciler.scheduling.nodes.node_rows import Columns, NodeRow
 from reconciler.scheduling.nodes.requirements import TaskRequirements, needs_inner
 
 #: A cost that is not worked out yet sorts before all, what can't be had after all.

@@ -16,14 +16,9 @@ from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import WHOLE, Amounts, Mask, Snapshot
 from reconciler.scheduling.nodes import node_classes, quick_fit, scoring
-from reconciler.scheduling.nodes.free_resources import (
-    FreeResources,
-    NodeRow,
-    Task,
-    all_idle,
-    free_now,
-)
+from reconciler.scheduling.nodes.free_resources import FreeResources, Task, all_idle, free_now
 from reconciler.scheduling.nodes.gang_capacity import GangCapacity
+from reconciler.scheduling.nodes.node_rows import NodeRow
 from reconciler.scheduling.placement import affinity, diagnosis, elastic, gang, shape_facts
 from reconciler.scheduling.placement.gang import GangPart, GangPlacement
 

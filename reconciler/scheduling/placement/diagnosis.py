@@ -13,7 +13,8 @@ from reconciler.model.values import quantities
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import WHOLE
 from reconciler.scheduling.nodes import device_choice
-from reconciler.scheduling.nodes.free_resources import Columns, FreeResources
+from reconciler.scheduling.nodes.free_resources import FreeResources
+from reconciler.scheduling.nodes.node_rows import Columns
 from reconciler.scheduling.nodes.requirements import TaskRequirements, needs_inner
 from reconciler.scheduling.placement.gang import GangPlacement, GangPlanner
 

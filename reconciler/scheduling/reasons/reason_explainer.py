@@ -60,8 +60,7 @@ class ReasonExplainer:
         self.bounds = amount_text.QuotaReasons(situation, ledger)
         self.now = now
         self.takers = takers
-        self._empty: Capacity | None = None
-        self._rooms = room_reasons.RoomReasons(situation, now, self._idle)
+        self._rooms = room_reasons.RoomReasons(situation, now)
         self._first = first
         #: Who got room first on nodes of a mask, by the mask's identity.
         self._takers_on: dict[int, tuple[str, ...]] = {}
@@ -273,7 +272,7 @@ class ReasonExplainer:
             )
         if self._fits_alone(index):
             return None
-        empty = self._idle()
+        empty = self._rooms.idle()
         if empty.fits(index):
             return None
         shape = self.situation.shapes[index]
@@ -424,9 +423,3 @@ class ReasonExplainer:
                     break
             known = self._takers_on[id(eligible)] = tuple(first)
         return known
-
-    def _idle(self) -> Capacity:
-        """Return the capacity of idle nodes."""
-        if self._empty is None:
-            self._empty = Capacity.empty(self.situation, like=self.now)
-        return self._empty

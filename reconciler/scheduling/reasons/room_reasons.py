@@ -46,7 +46,7 @@ class _Facts(NamedTuple):
 
 
 class _Told(NamedTuple):
-    """What was told of a shape last, and the facts that it was told by."""
+    """The reason of a shape as told last, and the facts that it was told by."""
 
     shape: snapshots.Shape
     facts: _Facts
@@ -54,7 +54,7 @@ class _Told(NamedTuple):
 
 
 class _Last:
-    """What was told in the cycle before, by the identity of the shape.
+    """A record of what the cycle before told, by the identity of the shape.
 
     Cycles replace it as a whole, so that it never grows, and threads don't disturb each other.
 
@@ -76,19 +76,16 @@ _last = _Last()
 class RoomReasons:
     """The reasons of shapes for which there is not enough room, in one cycle."""
 
-    def __init__(
-        self, situation: snapshots.Snapshot, now: Capacity, idle: Callable[[], Capacity]
-    ) -> None:
+    def __init__(self, situation: snapshots.Snapshot, now: Capacity) -> None:
         """Take the end of a cycle.
 
         Args:
             situation: the snapshot.
             now: free capacity at the end.
-            idle: makes the capacity of idle nodes.
         """
         self.situation = situation
         self.now = now
-        self._idle = idle
+        self._empty: Capacity | None = None
         global _last  # noqa: PLW0603 - replaced as a whole, so that threads don't disturb each other
         self._before, self._now = _last, _Last(situation.profiles)
         if self._before.profiles != situation.profiles:
@@ -117,6 +114,12 @@ class RoomReasons:
             told = _Told(shape, facts, self._worded(shape, facts))
         self._now.told[id(shape)] = told
         return told.reason
+
+    def idle(self) -> Capacity:
+        """Return the capacity of idle nodes."""
+        if self._empty is None:
+            self._empty = Capacity.empty(self.situation, like=self.now)
+        return self._empty
 
     def asked(self, shape: snapshots.Shape) -> str:
         """Return the request of one element of a shape as text."""
@@ -217,7 +220,7 @@ class RoomReasons:
 
         def fits(within: snapshots.Mask) -> bool:
             whole = shape.unreserved
-            return whole is not None and self._idle().fits(whole, within=within)
+            return whole is not None and self.idle().fits(whole, within=within)
 
         return fits
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.inputs.snapshots import Shape, Snapshot, TaskGroupShape
-from reconciler.scheduling.nodes import free_resources, node_classes, scoring
+from reconciler.scheduling.nodes import free_resources, node_classes, node_rows, scoring
 from reconciler.scheduling.placement.capacity import Capacity
 from tests.unit.scheduling.rooms import GIB, Node, group, mix, shape, snapshot, where
 
@@ -430,9 +430,9 @@ def test_whether_one_task_fits_is_told_alike_with_and_without_states(
 
 @given(clusters(), clusters())
 def test_rows_that_follow_others_are_those_made_anew(one: list[Node], other: list[Node]) -> None:
-    last = free_resources._Last()
+    last = node_rows._Last()
     for nodes in (one, [*one[:-1], other[0]], other, one):
         columns = free_resources.free_now(snapshot(nodes, [])).columns()
         found = last.rows(columns)
-        assert found == free_resources._rows(columns)
+        assert found == node_rows.rows_of(columns)
         found.clear()  # it is the caller's own
