@@ -256,6 +256,11 @@ class _OverrideTable:
         if requested.verb == "cancel":
             record = self._jobs.before(requested.subject)
             if record is None:
+                if requested.subject in self._waiting_names():
+                    return (
+                        f"there is no Job/{requested.subject} yet: it waits for git. To withdraw "
+                        "it: cancel it without an override"
+                    )
                 return f"there is no Job/{requested.subject}"
             requested = msgspec.structs.replace(requested, run_key=record.key)
             if known is None or known.run_key != requested.run_key:

@@ -23,6 +23,7 @@ from reconciler.server.changes import (
     ephemeral_intake,
     override_commits,
     queued_submissions,
+    submission_withdrawal,
     waiting_submissions,
 )
 from reconciler.server.code import pack_store, pack_upkeep
@@ -158,6 +159,9 @@ class Composition:
                 waiting=waiting_submissions.WaitingSubmissions(self._override_requests),
                 ephemeral=ephemeral_intake.EphemeralIntake(
                     *(self._store, self._review, self._override_requests, self.access_log)
+                ),
+                withdrawal=submission_withdrawal.SubmissionWithdrawal(
+                    self._store, self._override_requests, self.access_log
                 ),
             ),
             "link": self._link,

@@ -80,7 +80,7 @@ def test_jobs_wait_for_git_over_a_kill_and_run_once_they_are_committed(bed: beds
         for command in ("explain", "job"):
             told = "".join(muster(bed, command, "first", code=1))
             assert f"waits for git to commit it: {why}" in " ".join(told.split())
-            assert "muster overrides clear submit first withdraws it" in " ".join(told.split())
+            assert "muster cancel first withdraws it" in " ".join(told.split())
         (bed.folder / "second.yaml").write_text(beds.job("second", "  command: ['true']"))
         (bed.folder / "third.yaml").write_text(beds.job("third", "  command: ['true']"))
         printed, told = muster(bed, "submit", "second.yaml", "third.yaml")
@@ -93,7 +93,8 @@ def test_jobs_wait_for_git_over_a_kill_and_run_once_they_are_committed(bed: beds
         bed.cluster.start_controller()
         bed.cluster.wait_ready()
         bed.until(lambda: _submissions(bed)["waiting"] == 3)
-        assert bed.get("/v1/jobs")["items"] == []
+        listed = {one["name"]: one["state"] for one in bed.get("/v1/jobs")["items"]}
+        assert listed == dict.fromkeys(("first", "second", "third"), "Submitting")
         for command in ("status", "jobs"):
             told = "".join(muster(bed, command))
             assert "3 submissions wait for git since TIME (`muster overrides`)" in told
@@ -158,6 +159,84 @@ def test_kills_at_any_moment_commit_each_submission_once(bed: beds.Bed) -> None:
         bed.until_state(name, "Succeeded")
 
 
+ROLES = """\
+apiVersion: muster/v1
+kind: Access
+metadata: {name: people}
+spec:
+  identities: [{email: tester@example.org}, {email: bob@example.org}]
+  roles:
+    - name: own
+      members: [tester@example.org, bob@example.org]
+      allow: [{verbs: [submit], queues: ["*"]}]
+"""
+
+
+def test_jobs_that_wait_for_git_are_listed_and_cancelled_like_others(bed: beds.Bed) -> None:
+    for clone in (False, True):
+        at = ["--clone", str(bed.folder / "own")] if clone else []
+        if clone:
+            bed.git(
+                *("clone", "-q", str(bed.folder / "repository.git"), str(bed.folder / "own")),
+                folder=bed.folder,
+            )
+        with git_away(bed):
+            _submit(bed, "one", "two", "sweep-1", "sweep-2")
+            rows, _ = muster(bed, "jobs", "sweep-*")
+            for name in ("sweep-1", "sweep-2"):
+                assert f"{name}  default  Submitting" in rows
+            assert "waits for git: " in rows
+            rows, _ = muster(bed, "jobs", "--state", "submitting", "-o", "json")
+            assert rows.count('"Submitting"') == 4
+            _, told = muster(bed, "cancel", "sweep-*", "--yes", "--dry-run", *at)
+            assert told.count("its submission would be withdrawn") == 2
+            printed, told = muster(bed, "cancel", "one", *at)
+            assert printed == "one\n"
+            assert "submission withdrawn; only a push that is under way may still commit it" in told
+            printed, told = muster(bed, "cancel", "sweep-*", "--yes", *at)
+            assert sorted(printed.split()) == ["sweep-1", "sweep-2"]
+            assert _submissions(bed)["waiting"] == 1
+            _, told = muster(bed, *("cancel", "two", "--override", "--reason", "now"), code=1)
+            assert "To withdraw it: cancel it without an override" in " ".join(told.split())
+            muster(bed, "cancel", "two", *at)
+            assert [one["name"] for one in bed.get("/v1/jobs")["items"]] == []
+    assert _commits(bed) == []
+
+
+def test_only_who_may_cancel_the_job_withdraws_its_submission(bed: beds.Bed) -> None:
+    tokens, own = bed.cluster.state / "tokens", bed.folder / "bob-token"
+    secret = token_file.new_token()
+    token_file.write_private(own, secret)
+    line = token_file.line_of(secret, "bob@example.org", "user")
+    token_file.write_private(tokens, tokens.read_text() + line.text() + "\n")
+    bed.cluster.kill_controller()
+    commit = bed.commit({"access.yaml": ROLES})
+    bed.cluster.start_controller()
+    bed.cluster.wait_ready()
+    bed.until(lambda: bed.get("/v1/sync")["sync"]["structureRevision"] == commit)
+    endpoint = endpoints.Endpoint(url=bed.cluster.url, token_file=str(own))
+
+    def knows_bob() -> bool:
+        with contextlib.suppress(api_client.ApiError):
+            return bool(other.get("/v1/sync"))
+        return False
+
+    with contextlib.closing(api_client.ApiClient(endpoint)) as other, git_away(bed):
+        bed.until(knows_bob)
+        _submit(bed, "stays")
+        cancel = {"verb": "cancel", "names": ["stays"]}
+        with pytest.raises(api_client.ApiError, match=r"tester@example\.org has submitted") as why:
+            other.post("/v1/changes", cancel)
+        assert why.value.refused
+        with pytest.raises(api_client.ApiError, match=r"tester@example\.org has submitted"):
+            other.delete("/v1/overrides/submit/stays")
+        document = beds.job("bobs", "  command: ['true']").encode()
+        other.post("/v1/jobs", content=document, kind="application/yaml")
+        (done,) = other.post("/v1/changes", {"verb": "cancel", "names": ["bobs"]})["items"]
+        assert (done["status"], done["commit"]) == (200, None)
+    bed.until_state("stays", "Succeeded")
+
+
 def test_who_lost_the_right_is_refused_and_blocks_nobody(bed: beds.Bed) -> None:
     assert bed.api is not None
     tokens, own = bed.cluster.state / "tokens", bed.folder / "bob-token"
@@ -180,8 +259,6 @@ def test_who_lost_the_right_is_refused_and_blocks_nobody(bed: beds.Bed) -> None:
         (gone,) = other.post("/v1/jobs", content=document, kind="application/yaml")["items"]
         assert gone["status"] == 202
         _submit(bed, "stays")
-        with pytest.raises(api_client.ApiError, match=r"tester@example\.org has submitted"):
-            other.delete("/v1/overrides/submit/stays")
         token_file.write_private(tokens, before)
         bed.until(lambda: not knows_bob())
     bed.until_state("stays", "Succeeded")

@@ -20,7 +20,9 @@ else:
 
 Json = Any
 
-STATES = tuple(state.value for state in states.JobState)
+#: The state of a job that is submitted and not in git yet; the controller lists these first.
+SUBMITTING = "Submitting"
+STATES = (SUBMITTING, *(state.value for state in states.JobState))
 #: The most names that the controller searches for; of more, all jobs are read.
 NAMES_MAX = 64
 
@@ -93,7 +95,11 @@ def read(
         names: of jobs, some with wildcards; empty: all.
         most: the most jobs to read; None: all.
     """
-    items = api.items("/v1/jobs", most=most, **query)
+    if query.get("state") == SUBMITTING:  # those come with any page, and no record has the state
+        page = api.get("/v1/jobs", **{**query, "state": None, "limit": 1})
+        items = [one for one in page["items"] if one["state"] == SUBMITTING]
+    else:
+        items = api.items("/v1/jobs", most=most, **query)
     if len(names) > NAMES_MAX:  # the controller was not asked for them
         items = [one for one in items if any(fnmatch.fnmatchcase(one["name"], n) for n in names)]
     return items

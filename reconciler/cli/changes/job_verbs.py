@@ -28,7 +28,7 @@ _FAILED = (states.JobState.FAILED.value, states.JobState.TIMED_OUT.value)
 #: The states of jobs to which a selection may do something, by verb.
 _STATES: dict[remote_changes.ChangeVerb, frozenset[str]] = {
     "cancel": _ALIVE,
-    "hold": _ALIVE - {states.JobState.HELD.value},
+    "hold": _ALIVE - {states.JobState.HELD.value, job_selection.SUBMITTING},
     "release": frozenset({states.JobState.HELD.value}),
     "rerun": _OVER,
 }
@@ -71,7 +71,8 @@ def cancel(
     """Cancel jobs: stop them and delete their YAML.
 
     The deletion is a commit. Wildcards and filters select among jobs that have not ended, and are
-    confirmed. With --override it works while git can't be reached.
+    confirmed. Jobs that still wait for git (Submitting) are withdrawn. With --override it works
+    while git can't be reached.
 
     Example: muster cancel train
 

@@ -115,7 +115,9 @@ def rollback(
     held = plan.verdict == "held"
     terminal.note(f"{where}; safety limits hold it until it is approved" if held else where)
     if not branch:
-        submit.exit_if_withheld([local_changes.standing_of(prepared.commit, server, token_file)])
+        submit.exit_if_withheld(
+            [revision_rollback.standing_of(prepared.commit, server, token_file)]
+        )
 
 
 def _going_along(commits: tuple[str, ...]) -> str:

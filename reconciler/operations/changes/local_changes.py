@@ -4,7 +4,6 @@ In a clone of the desired repository a change is a commit of the person's own, p
 it is sent to the controller, which commits in the person's name. Both end in git.
 """
 
-import contextlib
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -86,7 +85,13 @@ def carry_out(
         been = previous_runs.ended(previous_runs.names_of(changes), to.endpoint)
     is_apart = to.needs_no_commit and all(_verb(change) == "submit" for change in changes)
     if to.clone is not None and not is_apart:
-        return _judged(changes, _at_clone(changes, to.clone, to, dry_run=dry_run), to, been)
+        acts = [one for one in changes if isinstance(one, change_requests.Act)]
+        kept = to.submitting(one.name for one in acts if one.verb == "cancel")
+        waiting = [one for one in acts if one.name in kept]
+        here = [one for one in changes if one not in waiting]
+        done = _at_clone(here, to.clone, to, dry_run=dry_run) if here else []
+        done = _judged(changes, done, to, been)
+        return done + (_withdrawn(waiting, to.endpoint, dry_run=dry_run) if to.endpoint else [])
     if to.endpoint is None:
         raise change_requests.ChangeError("no place to make the change")
     try:
@@ -100,6 +105,17 @@ def carry_out(
     except endpoints.EndpointError as error:
         raise change_requests.ChangeError(str(error)) from error
     return _judged(changes, done, to, been)
+
+
+def _withdrawn(
+    waiting: list[change_requests.Act], endpoint: endpoints.Endpoint, *, dry_run: bool
+) -> list[change_requests.ChangeResult]:
+    """Cancel jobs that wait for git, which no clone has, at the controller."""
+    try:
+        with api_client.ApiClient(endpoint) as api:
+            return _act_at(waiting, api, dry_run=dry_run) if waiting else []
+    except api_client.ApiError as error:
+        raise _of_api(error) from error
 
 
 def _judged(
@@ -162,20 +178,6 @@ def _if_approved(
         return one
     message = one.message.replace(change_requests.WORDS["approve"], "approval does not count", 1)
     return msgspec.structs.replace(one, message=message, withheld=why, refused=True)
-
-
-def standing_of(
-    commit: str, server: str | None, token_file: str | None
-) -> change_requests.ChangeResult:
-    """Return the result of a commit that was pushed elsewhere, with why it does not apply by
-    itself.
-    """
-    standing = None
-    with contextlib.suppress(endpoints.EndpointError):
-        standing = object_folders.standing(endpoints.find(server, token_file, Path.cwd()))
-    why = held_changes.revision(standing, commit)
-    refused = bool(why) and standing is not None and standing.get("sync") != "Unknown"
-    return change_requests.ChangeResult("", "", commit, withheld=why, refused=refused)
 
 
 def _verb(change: change_requests.Change) -> str:
@@ -339,7 +341,10 @@ def _in_clone(
             return _drain(change, clone, dry_run=dry_run)
         if endpoint is not None:
             _require_state(change, clone, endpoint)
-        message = change_requests.told(change, dry_run=dry_run) + _resuming(change, clone)
+        message = change_requests.told(change, dry_run=dry_run)
+        if change.verb == "rerun":
+            rerun = rerun_edit.Rerun(fresh=change.fresh, elements=change.elements)
+            message += rerun.resuming(clone.files.document("Job", change.name))
         held_at = held_changes.held_at(change.name, target.standing)
         outcome = _act(change, clone, held_at=held_at, dry_run=dry_run)
         already = requests.IS_HELD if change.verb == "hold" else change_requests.UNCHANGED
@@ -401,15 +406,6 @@ def _left(
         f"{change.name} is {known['state']}, and its YAML was deleted{shown}. To run it again: "
         f"restore the file with another name, or with spec.run: {known['run'] + 1}"
     ) from missing
-
-
-def _resuming(change: change_requests.Act, clone: working_clone.Clone) -> str:
-    """Return what to add to the message about a job that runs again."""
-    if change.verb != "rerun":
-        return ""
-    rerun = rerun_edit.Rerun(fresh=change.fresh, elements=change.elements)
-    rerun(clone.files.document("Job", change.name))
-    return f", {rerun.says}" if rerun.says else ""
 
 
 def _require_state(

@@ -123,6 +123,11 @@ def queues_and_owners(written: Documents) -> list[tuple[str, str]]:
     return object_changes.jobs_of(written)
 
 
+def documents_of(text: str) -> Documents:
+    """Return the documents of a text as they are written in git."""
+    return document_reader.read(text.encode()).documents
+
+
 def why_not_signable(path: str, jobs_folder: str) -> str:
     """Return why the controller's key does not count for a file; empty if it does."""
     return requests.confined(path, jobs_folder)

@@ -95,6 +95,15 @@ class Rerun:
             return (*fields, (("spec", "resumeFrom"), yaml_edit.REMOVED))
         return fields
 
+    def resuming(self, document: Document) -> str:
+        """Return what to add to the message about a job that runs again.
+
+        Raises:
+            ConflictError: the document is not one of a job, or has no such elements.
+        """
+        self(document)
+        return f", {self.says}" if self.says else ""
+
 
 def resumed_run(document: Document) -> str:
     """Return the run in whose checkpoint folder the next run of a document goes on, as

@@ -18,8 +18,10 @@ from reconciler.desired.documents import document_reader
 from reconciler.desired.git import git_commands
 from reconciler.model.values.text_lines import split_lines
 from reconciler.operations import scratch_repository
+from reconciler.operations.changes import change_requests, held_changes
+from reconciler.operations.client import endpoints
 from reconciler.operations.plan import diff, revisions
-from reconciler.operations.validate import introduced
+from reconciler.operations.validate import introduced, object_folders
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -284,3 +286,17 @@ def here(folder: Path) -> Path:
     raise RollbackError(
         f"{os.fspath(folder)} is in no clone. To fix: run this in a clone, or name one with --clone"
     )
+
+
+def standing_of(
+    commit: str, server: str | None, token_file: str | None
+) -> change_requests.ChangeResult:
+    """Return the result of a commit that was pushed elsewhere, with why it does not apply by
+    itself.
+    """
+    standing = None
+    with contextlib.suppress(endpoints.EndpointError):
+        standing = object_folders.standing(endpoints.find(server, token_file, Path.cwd()))
+    why = held_changes.revision(standing, commit)
+    refused = bool(why) and standing is not None and standing.get("sync") != "Unknown"
+    return change_requests.ChangeResult("", "", commit, withheld=why, refused=refused)

@@ -2,7 +2,7 @@
 
 import contextlib
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,6 +45,18 @@ class ChangeTarget:
             return False
         is_allowed = self.standing is not None and self.standing.get("ephemeral") is True
         return self.clone is None or self.ephemeral == "required" or is_allowed
+
+    def submitting(self, names: Iterable[str]) -> set[str]:
+        """Return those of some names whose submission the controller keeps, and no clone has."""
+        kept = (self.standing or {}).get("submissions") or {}  # older controllers do not send it
+        wanted = set(names)
+        if not wanted or self.endpoint is None or not (kept.get("waiting") or kept.get("refused")):
+            return set()
+        with contextlib.suppress(api_client.ApiError, endpoints.EndpointError):
+            with api_client.ApiClient(self.endpoint) as api:
+                items = api.get("/v1/overrides")["items"]
+            return wanted & {one["subject"] for one in items if one["verb"] == "submit"}
+        return set()
 
     def describe(self) -> str:
         """Return the place in words: the folder, or the controller."""

@@ -7,10 +7,10 @@ from litestar.params import Parameter, QueryParameter
 
 from reconciler.model.state import records
 from reconciler.model.values import index_ranges, times
-from reconciler.operations.views import array_views
+from reconciler.operations.views import array_views, submission_views, view_types
 from reconciler.server import errors
 from reconciler.server.auth import read_rights, tokens
-from reconciler.store import StoreReader
+from reconciler.store import StoreReader, statements
 
 #: The most patterns of names in one request.
 PATTERNS_MAX = 64
@@ -92,6 +92,28 @@ def has_name(name: str, patterns: list[str] | None) -> bool:
     return not patterns or any(
         fnmatch.fnmatchcase(name, pattern.replace("[", "[[]")) for pattern in patterns
     )
+
+
+def submitting(
+    reader: StoreReader, choice: statements.JobChoice, rights: read_rights.ReadRights
+) -> list[view_types.JobView]:
+    """Return the jobs of a choice that wait for git, as far as the caller may read them.
+
+    Raises:
+        StoreError: the store can't be read.
+    """
+    if choice.states:  # theirs is none of a record
+        return []
+    found = submission_views.submitting_jobs(reader.overrides())
+    return [
+        rights.job(one)
+        for one in found
+        if choice.queue in (None, one.queue)
+        and choice.owner in (None, one.owner)
+        and one.name.startswith(choice.name_prefix or "")
+        and has_name(one.name, list(choice.patterns))
+        and choice.labels.items() <= one.labels.items()
+    ]
 
 
 def owner_of(caller: tokens.Caller, owner: str | None, *, mine: bool) -> str | None:

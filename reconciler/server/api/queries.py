@@ -185,7 +185,7 @@ def jobs(
     after: Filter = None,
     fields: field_choice.Fields = None,
 ) -> envelopes.Jobs:
-    """Return the newest run of each job.
+    """Return the newest run of each job; jobs that wait for git first, in the state Submitting.
 
     With roles in ``Access``, checkpoints, metrics and messages of tasks are shown only to the owner
     of a job and to callers with a role that allows ``read`` in its queue.
@@ -212,6 +212,8 @@ def jobs(
     if not (after or job_state or queue or owner or mine or label):
         refused = show_refused(store.reader, prefix or "")
         shown = [one for one in refused if job_filters.has_name(one.name, names)] + shown
+    if not after:
+        shown = job_filters.submitting(store.reader, choice, rights) + shown
     following = cursor(found[-1]) if len(found) == limit else None
     page = envelopes.Jobs(items=shown, next=following, **envelopes.head(link.published))
     return field_choice.only(page, fields)

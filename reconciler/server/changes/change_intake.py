@@ -7,7 +7,12 @@ from reconciler.operations.changes import held_changes, remote_changes
 from reconciler.operations.views import job_views
 from reconciler.server import errors
 from reconciler.server.api import envelopes
-from reconciler.server.changes import change_review, ephemeral_intake, waiting_submissions
+from reconciler.server.changes import (
+    change_review,
+    ephemeral_intake,
+    submission_withdrawal,
+    waiting_submissions,
+)
 from reconciler.server.loop_link import LinkClient
 from reconciler.server.repository_hints import RepositoryHints
 
@@ -47,6 +52,7 @@ class ChangeIntake:
         link: has the loop's last message, by which answers have their time.
         waiting: keeps submissions that git can't take now.
         ephemeral: takes jobs that need no file in git.
+        withdrawal: cancels jobs that wait for git.
     """
 
     def __init__(
@@ -59,7 +65,9 @@ class ChangeIntake:
         *,
         waiting: waiting_submissions.WaitingSubmissions,
         ephemeral: ephemeral_intake.EphemeralIntake,
+        withdrawal: submission_withdrawal.SubmissionWithdrawal,
     ) -> None:
+        self._withdrawal = withdrawal
         self._waiting = waiting
         self._ephemeral = ephemeral
         self._submitter = submitter
@@ -127,6 +135,29 @@ class ChangeIntake:
         """Make reviewed changes: of jobs that are not in git by the loop, of others in git."""
         if await self._ephemeral.takes(asked, wanted):
             return await self._ephemeral.begin(asked.caller, wanted)
+        kept = await self._withdrawal.those(wanted)
+        if not kept:
+            return await self._changed(asked, wanted, together=together)
+        denied = await self._withdrawal.refusals(asked.caller, list(kept.values()))
+        others = [one for position, one in enumerate(wanted) if position not in kept]
+        made = await self._changed(asked, others, together=True) if others and not denied else []
+        if denied or any(one.status >= 400 for one in made):
+            known = {one.name: one for one in (*denied, *made)}
+            return [known.get(one.name) or remote_changes.withdrawn(one.name) for one in wanted]
+        done = iter(made)
+        return [
+            await self._withdrawal.withdraw(asked.caller, one) if position in kept else next(done)
+            for position, one in enumerate(wanted)
+        ]
+
+    async def _changed(
+        self,
+        asked: change_review.ChangesUnderReview,
+        wanted: list[remote_changes.SubmittedDocument],
+        *,
+        together: bool,
+    ) -> list[remote_changes.RemoteChangeResult]:
+        """Change jobs that are there: those not in git by the loop, others in git."""
         apart = await self._ephemeral.those(wanted)
         if not apart:
             return await self._submitted(wanted, together=together)

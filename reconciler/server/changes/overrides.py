@@ -22,7 +22,7 @@ from reconciler.operations.views import job_views, view_types
 from reconciler.server import errors
 from reconciler.server.api import envelopes, field_choice, queries
 from reconciler.server.auth import authentication, authorization, tokens
-from reconciler.server.changes import change_routes
+from reconciler.server.changes import change_routes, submission_withdrawal
 from reconciler.server.changes.override_commits import OverrideCommits
 from reconciler.server.loop_link import LinkClient
 from reconciler.server.override_requests import OverrideRequests
@@ -177,7 +177,7 @@ async def clear_override(
     kind, undoing = _UNDOING[verb]
     (name,) = authorization.canonical_names(undoing, [name.removeprefix("/")])
     if kind == "submit":
-        await sync_to_thread(_require_own, store, caller, name)
+        await sync_to_thread(_require_withdrawable, store, caller, name)
     else:
         document = remote_changes.SubmittedDocument(undoing, owner, name)
         denied = await sync_to_thread(authorization.refusals, store.reader, caller, [document])
@@ -195,19 +195,18 @@ async def clear_override(
     )
 
 
-def _require_own(store: ServerStore, caller: tokens.Caller, name: str) -> None:
-    """Refuse to withdraw a submission of somebody else, but for an administrator.
+def _require_withdrawable(store: ServerStore, caller: tokens.Caller, name: str) -> None:
+    """Refuse to withdraw a submission of somebody else, whose job the caller may not cancel.
 
     Raises:
         Failure: 403, with whose it is.
     """
-    for one in store.reader.overrides():
-        if one.key != ("submit", name) or caller.role == authorization.ADMIN:
-            continue
-        if one.owner != caller.name:
-            raise errors.Failure(
-                403, f"{name}: {one.owner} has submitted it, who may withdraw it; nothing was done"
-            )
+    reader = store.reader
+    for one in reader.overrides():
+        if one.key == ("submit", name):
+            why = submission_withdrawal.why_not(reader, caller, one)
+            if why:
+                raise errors.Failure(403, f"{name}: {why}; nothing was done")
 
 
 def _check(data: OverrideRequest) -> None:

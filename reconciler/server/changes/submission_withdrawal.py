@@ -1,0 +1,119 @@
+"""Cancels jobs whose submission is not in git: what waits for git is withdrawn.
+
+A cancel of a job that git has is not for here. The loop forgets the submission, durable when this
+answers; only a push that is under way may still commit it.
+"""
+
+import secrets
+from collections.abc import Sequence
+
+from litestar.concurrency import sync_to_thread
+
+from reconciler.model.state import records
+from reconciler.operations.audit import access_audit
+from reconciler.operations.changes import remote_changes
+from reconciler.server.auth import authorization, tokens
+from reconciler.server.override_requests import OverrideRequests
+from reconciler.server.server_store import ServerStore
+from reconciler.store import StoreReader
+
+DONE = "submission withdrawn; only a push that is under way may still commit it"
+WOULD = "its submission would be withdrawn"
+
+
+def why_not(reader: StoreReader, caller: tokens.Caller, kept: records.Override) -> str:
+    """Return why a caller may not withdraw a submission; empty if they may.
+
+    Who submitted it may, and whoever may cancel the job that it would become.
+
+    Raises:
+        StoreError: the store can't be read.
+    """
+    if kept.owner == caller.name or not kept.submission:
+        return ""
+    asked = remote_changes.SubmittedDocument("cancel", caller.name, kept.subject)
+    written = remote_changes.documents_of(kept.submission.text)
+    denied = authorization.refusals(reader, caller, [asked], {kept.subject: written})
+    return f"{kept.owner} has submitted it, and {denied[0]}" if denied else ""
+
+
+class SubmissionWithdrawal:
+    """The way of cancels of jobs that are submitted and not in git.
+
+    Args:
+        store: has the submissions.
+        loop: is asked to forget them.
+        access_log: takes what was done.
+    """
+
+    def __init__(
+        self, store: ServerStore, loop: OverrideRequests, access_log: access_audit.AccessAudit
+    ) -> None:
+        self._store = store
+        self._loop = loop
+        self._access_log = access_log
+
+    async def those(
+        self, changes: Sequence[remote_changes.SubmittedDocument]
+    ) -> dict[int, records.Override]:
+        """Return the positions of cancels that withdraw a submission, with what is kept of it.
+
+        Raises:
+            StoreError: the store can't be read.
+        """
+        if all(one.verb != "cancel" or one.elements for one in changes):
+            return {}
+        return await sync_to_thread(self._kept, changes)
+
+    async def refusals(
+        self, caller: tokens.Caller, kept: Sequence[records.Override]
+    ) -> list[remote_changes.RemoteChangeResult]:
+        """Return the refusals of submissions that the caller may not withdraw.
+
+        Raises:
+            StoreError: the store can't be read.
+        """
+
+        def found() -> list[remote_changes.RemoteChangeResult]:
+            denied = ((one.subject, why_not(self._store.reader, caller, one)) for one in kept)
+            return [
+                remote_changes.RemoteChangeResult(name, 403, why) for name, why in denied if why
+            ]
+
+        return await sync_to_thread(found)
+
+    async def withdraw(
+        self, caller: tokens.Caller, one: remote_changes.SubmittedDocument
+    ) -> remote_changes.RemoteChangeResult:
+        """Have a submission forgotten that the caller may withdraw.
+
+        Raises:
+            Failure: the loop can't be asked.
+        """
+        if one.dry_run:
+            return remote_changes.RemoteChangeResult(one.name, 200, WOULD)
+        why = await self._loop.ask(
+            records.ClearOverride(secrets.token_hex(8), "submit", one.name, caller.name)
+        )
+        if why:  # it was committed, or withdrawn by somebody else, since it was looked up
+            return remote_changes.RemoteChangeResult(
+                one.name, 409, "its submission does not wait for git any more; try again"
+            )
+        self._access_log.note(
+            "OverrideChanged", caller.name, "", f"ends submit {one.name}", one.reason
+        )
+        return remote_changes.RemoteChangeResult(one.name, 200, DONE)
+
+    def _kept(
+        self, changes: Sequence[remote_changes.SubmittedDocument]
+    ) -> dict[int, records.Override]:
+        reader = self._store.reader
+        kept = {one.subject: one for one in reader.overrides() if one.verb == "submit"}
+        found: dict[int, records.Override] = {}
+        for position, one in enumerate(changes):
+            if one.verb != "cancel" or one.elements or one.name not in kept:
+                continue
+            record = reader.job(one.name)
+            if record is None or record.finished or record.removed:
+                found[position] = kept[one.name]
+        return found
