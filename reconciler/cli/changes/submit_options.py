@@ -242,7 +242,7 @@ _OPTION_OF = {
     "spec.dependsOn": "--depends",
     "spec.workingDirectory": "--chdir",
     "spec.code": "--code",
-    "spec.code.path": "--chdir",
+    "spec.code.path": "--chdir (code.path)",
     "spec.image": "--image",
     "spec.retries.limit": "--retries",
     "spec.priority": "--priority",

@@ -13,26 +13,15 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from reconciler.desired.documents import field_hints, schema, yaml_reader
+from reconciler.desired.documents import field_hints, pattern_words, schema, yaml_reader
 from reconciler.desired.documents.faults import Fault
-from reconciler.model.documents import fields, job_spec
 from reconciler.model.values import found_values, quantities
 
-#: What a pattern means, for those that people meet most.
-_PATTERN_WORDS = {
-    fields.NAME_PATTERN: "at most 63 of a-z, 0-9 and -, no - at either end",
-    quantities.MEMORY_PATTERN: "bytes, or a number with k, M, G, T, P, Ki, Mi, Gi, Ti or Pi",
-}
 #: Patterns of amounts, with the function that suggests what was meant.
 _SUGGESTIONS: dict[str, Callable[[object], str]] = {
     quantities.CPU_PATTERN: quantities.suggest_cpu,
     quantities.MEMORY_PATTERN: quantities.suggest_memory,
     quantities.DURATION_PATTERN: quantities.suggest_duration,
-}
-#: What the keys of mappings may be.
-_KEY_WORDS = {
-    job_spec.ENVIRONMENT_PATTERN: "A-Z, a-z, 0-9 and _, no digit first",
-    fields.MIG_PATTERN: "a MIG profile such as 1g.10gb",
 }
 
 if TYPE_CHECKING:
@@ -95,7 +84,7 @@ def _as_refused(refusal: str) -> Fault:
     message, _, place = refusal.partition(" - at `$")
     steps = _STEP.findall(place)
     path = tuple(int(index) if index else field for field, index in steps)
-    return Fault("wrong-value", message, path=path)
+    return Fault("wrong-value", pattern_words.reworded(message), path=path)
 
 
 def _of_error(error: ValidationError, kind: str) -> Iterator[Fault]:
@@ -243,8 +232,9 @@ def _types(inner: dict[str, Any]) -> set[str]:
 
 def _expected(inner: dict[str, Any]) -> str:
     """Return the requirement of a schema in words, with its example."""
+    said = _pattern_words(inner)
     if _is_of_keys(inner):
-        return _KEY_WORDS.get(inner["pattern"], f"text matching {inner['pattern']}")
+        return f"{said.requirement}, such as {said.example}" if said else "another name"
     words = []
     branches = list(_branches(inner))
     spans = [
@@ -273,11 +263,15 @@ def _expected(inner: dict[str, Any]) -> str:
         text += f" such as {written(inner['examples'][0])}"
     elif needed := _needed(inner):
         text += f" such as {written(needed)}"
-    elif "pattern" in inner:
-        text += f" matching {inner['pattern']}"
-    patterns = [branch.get("pattern") for branch in (inner, *branches)]
-    said = [_PATTERN_WORDS[one] for one in patterns if one in _PATTERN_WORDS]
-    return f"{text}: {said[0]}" if said else text
+    elif said:
+        text += f" such as {written(said.example)}"
+    return f"{text}: {said.requirement}" if said and unit != "duration" else text
+
+
+def _pattern_words(inner: dict[str, Any]) -> pattern_words.PatternWords | None:
+    """Return the words for the first pattern of a schema; None if it has none."""
+    patterns = [branch["pattern"] for branch in (inner, *_branches(inner)) if "pattern" in branch]
+    return next(filter(None, map(pattern_words.of, patterns)), None)
 
 
 def _is_of_keys(inner: dict[str, Any]) -> bool:

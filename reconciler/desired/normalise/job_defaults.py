@@ -367,7 +367,8 @@ def _check_image(spec: job_spec.JobSpec, faults: FaultCollector) -> None:
     elif spec.runtime != "process" and (" " in image or not image.isprintable()):
         faults.add(
             "bad-image",
-            "an image name is one word, without options",
+            "an image name is one word, without spaces and options. To fix: write the image as "
+            "its registry names it, such as python:3.12 or ghcr.io/team/train:v3",
             "spec",
             "image",
             found=found_values.quote(spec.image),

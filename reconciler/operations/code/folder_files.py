@@ -5,6 +5,8 @@ Git itself reads both, so that patterns mean what they mean there. Nothing here 
 """
 
 import os
+import shlex
+import stat
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -35,9 +37,27 @@ def paths_of(folder: Path) -> list[str]:
     Raises:
         PackingError: it is no folder, or git refuses it.
     """
-    if not folder.is_dir():
-        raise PackingError(f"--code {folder}: found no such folder")
+    if why := _why_no_folder(folder):
+        raise PackingError(f"--code {folder}: {why}")
     return sorted(_below(folder, "", DEPTH_MAX), key=os.fsencode)
+
+
+def _why_no_folder(folder: Path) -> str:
+    """Return why a path is no folder that can be packed, and how to fix it; empty if it is one."""
+    try:
+        is_folder = stat.S_ISDIR(folder.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return "found no such folder"
+    except OSError as error:
+        return f"the folder can't be read: {error.strerror}"
+    if not is_folder:
+        return (
+            "found a file, expected a folder. To fix: name the folder that it is in, as --code "
+            f"{shlex.quote(str(folder.parent))}; only that goes along"
+        )
+    if not os.access(folder, os.R_OK | os.X_OK):
+        return "the folder can't be read: you have no rights to it (ls -ld shows them)"
+    return ""
 
 
 def _below(top: Path, inner: str, depth: int) -> set[str]:

@@ -8,10 +8,10 @@ from reconciler.model import desired
 from reconciler.model.values import found_values
 from tests.unit.core.world import job
 
-NAMES = "A-Z, a-z, 0-9 and _, no digit first"
+NAMES = "A-Z, a-z, 0-9 and _, no digit first, such as DATA_FOLDER"
 CUT = [{"devices": [0], "instances": {"large": 1}}]
 LAYOUT = {"nodes": {"cpu": 4, "memory": "8Gi", "gpus": {"count": 2, "mig": CUT}}}
-PROFILES = "a MIG profile such as 1g.10gb"
+PROFILES = "a MIG profile, such as 1g.10gb"
 
 
 @pytest.mark.parametrize(
