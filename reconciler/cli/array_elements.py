@@ -144,3 +144,19 @@ def _untried(job: Json, element: int) -> str:
 
 def _several(words: Iterable[str]) -> str:
     return ", ".join(sorted(set(words)))
+
+
+def done_words(item: Json) -> list[str]:
+    """Return how many elements succeeded, of how many, and how many ended otherwise:
+    `5/6`, `1 failed`.
+    """
+    # of a run of chosen elements the whole array is shown
+    counts = (item.get("wholeElements") or item["elements"]) if item["array"] else {}
+    total = sum(counts.values())
+    if not total:
+        return ["-"]
+    words = [f"{counts.get('Succeeded', 0)}/{total}"]
+    for word, ends in (("failed", ("Failed", "TimedOut")), ("cancelled", ("Cancelled",))):
+        count = sum(counts.get(state, 0) for state in ends)
+        words += [f"{count} {word}"] if count else []
+    return words

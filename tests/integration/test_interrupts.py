@@ -1,16 +1,20 @@
 """Ctrl-C at any moment of a command: the real program, its status, and what it leaves behind."""
 
+import itertools
 import os
+import pty
 import re
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from reconciler.cli.cluster import top
 from tests.integration import beds
 
 DELAYS_S = (0.0, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 1.0, 1.3, 1.6, 2.0, 2.5)
@@ -133,6 +137,35 @@ def test_no_command_shows_its_inside(bed: beds.Bed, words: list[str]) -> None:
         assert "Traceback" not in told, (delay_s, told)
         # it may have ended before, and at its very end the interpreter has no handlers any more
         assert status in (130, -signal.SIGINT, 0, 1), (delay_s, status, told)
+
+
+def test_the_clock_of_top_goes_on_while_nothing_happens(bed: beds.Bed) -> None:
+    leader, follower = pty.openpty()
+    termios.tcsetwinsize(follower, (24, 80))
+    process = subprocess.Popen(
+        [PROGRAM, "top"],
+        cwd=bed.folder,
+        env=bed.environment | {"TERM": "xterm"},
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+    )
+    os.close(follower)
+    shown, clocks = "", set[str]()
+    try:
+        while len(clocks) < 4:
+            shown += os.read(leader, 2**16).decode()
+            clocks = set(re.findall(r"(?m)^\S*(\d\d:\d\d:\d\d)  git ", shown))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(leader)
+    hours = [[int(part) for part in one.split(":")] for one in sorted(clocks)]
+    seconds = [hour * 3600 + minute * 60 + second for hour, minute, second in hours]
+    # without an event lists are asked for every 10 s only; the clock does not wait for that
+    assert min(after - at for at, after in itertools.pairwise(seconds)) < top.NEWS_S / 2
 
 
 @pytest.mark.parametrize(("sink", "status"), [("pipe", 141), ("/dev/full", 125)])

@@ -1,9 +1,11 @@
 """The command `muster top`: queues, nodes, GPUs and events, live, in 80 columns.
 
 It asks for lists only after an event, at most every `every` seconds, and less often if they take
-long. Waiting for events is one open request that costs the controller nothing.
+long. Waiting for events is one open request that costs the controller nothing. Between, the screen
+is drawn again each second, so that the clock and times continue.
 """
 
+import contextlib
 import sys
 import time
 from collections import deque
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import context, lazy_import, reason_order, terminal
+from reconciler.cli import array_elements, context, lazy_import, reason_order, terminal
 from reconciler.cli.cluster import inspect_commands
 from reconciler.model.state import events
 from reconciler.model.values import times
@@ -24,8 +26,10 @@ else:
 
 Json = Any
 WIDTH_MIN, WIDTH_MAX = 80, 120
-#: The longest wait for events before the screen is drawn again, so that times continue.
+#: The longest time without a look at lists: what changes without an event is shown then.
 NEWS_S = 10.0
+#: How often the screen is drawn.
+TICK_S = 1.0
 EVENTS_KEPT = 200
 #: The most jobs to read.
 JOBS_MAX = 50
@@ -38,6 +42,8 @@ TELLING = frozenset({"JobSucceeded", "JobFailed", "JobCancelled", "JobTimedOut",
 _BAR = 10
 #: The most characters of a name in the list of events, so that 80 columns have room for a message.
 NAME_MAX = 28
+#: And of the name of a queue beside a job.
+QUEUE_MAX = 12
 
 
 def register(app: typer.Typer) -> None:
@@ -68,29 +74,48 @@ def top(
 
     Example: muster top --once
     """
-    live = terminal.out.is_terminal and not once
-    events: deque[Json] = deque(maxlen=EVENTS_KEPT)
-    after: int | None = None
+    is_data = output in (terminal.Output.JSON, terminal.Output.YAML)
+    live = terminal.out.is_terminal and not once and not is_data
     with context.controller(server, token_file) as api:
-        if output in (terminal.Output.JSON, terminal.Output.YAML):
-            _news(api, events, None, wait_s=None)
+        events: deque[Json] = deque(maxlen=EVENTS_KEPT)
+        if live:
+            with contextlib.suppress(KeyboardInterrupt):
+                _watch(api, events, every)
+            return
+        _news(api, events, None, wait_s=None)
+        if is_data:
             terminal.print_document(look(api) | {"events": list(events)}, output)
             return
-        try:
-            while True:
-                after = _news(api, events, after, wait_s=NEWS_S if after is not None else None)
-                began = time.monotonic()
-                width, height = _size(live=live)
-                lines = picture(look(api), events, width, height, time.time())
-                text = "\n".join(map(terminal.escape_control, lines))
-                # the screen is overwritten, not cleared, so that it does not flicker
-                sys.stdout.write(f"\x1b[H\x1b[J{text}\n" if live else f"{text}\n")
-                sys.stdout.flush()
-                if not live:
-                    return
-                time.sleep(max(every, PARTS * (time.monotonic() - began)))
-        except KeyboardInterrupt:
-            return
+        _draw(look(api), events, live=False)
+
+
+def _watch(api: "api_client.ApiClient", events: deque[Json], every: float) -> None:
+    """Draw the screen until it is interrupted."""
+    after, told = None, True
+    seen: dict[str, Json] = {}
+    read_at, pause_s = time.monotonic(), 0.0
+    tick_s = min(TICK_S, every)
+    while True:
+        began = time.monotonic()
+        before = after
+        after = _news(api, events, after, wait_s=tick_s if after is not None else None)
+        told = told or after != before
+        now = time.monotonic()
+        if not seen or now - read_at >= (pause_s if told else NEWS_S):
+            seen, told = look(api), False
+            read_at = time.monotonic()
+            pause_s = max(every, PARTS * (read_at - now))
+        _draw(seen, events, live=True)
+        time.sleep(max(0.0, tick_s - (time.monotonic() - began)))  # many events come at once
+
+
+def _draw(seen: dict[str, Json], events: Sequence[Json], *, live: bool) -> None:
+    width, height = _size(live=live)
+    lines = picture(seen, events, width, height, time.time())
+    text = "\n".join(map(terminal.escape_control, lines))
+    # the screen is overwritten, not cleared, so that it does not flicker
+    sys.stdout.write(f"\x1b[H\x1b[J{text}\n" if live else f"{text}\n")
+    sys.stdout.flush()
 
 
 def _news(
@@ -169,7 +194,7 @@ def picture(
     jobs = seen.get("jobs") or []
     if jobs:
         lines += [*_job_rows(jobs, max(2, min(len(jobs), room // 4)), now), ""]
-    lines += [*_queues(queues, queue_rows), "", *_nodes(nodes, node_rows), ""]
+    lines += [*_queues(queues, queue_rows, there), "", *_nodes(nodes, node_rows), ""]
     lines.append("EVENTS")
     left = max(1, height - len(lines))
     lines += [_event(*alike) for alike in grouped(events)[-left:]] or ["none yet"]
@@ -219,28 +244,51 @@ def bar(part: float, cells: int) -> str:
 
 
 def _job_rows(jobs: list[Json], rows: int, now: float) -> list[str]:
-    lines = [f"{'JOB':<28}{'STATE':<11}{'QUEUE':<16}{'SINCE':>9}  WHY"]
-    for one in jobs[:rows]:
+    """Return rows of jobs; columns are as wide as what they hold, so that the reason has room."""
+    shown = jobs[:rows]
+    table = [["JOB", "STATE", "QUEUE", "DONE", "SINCE"]]
+    for one in shown:
         began = terminal.parse_time(one.get("started") or one.get("submitted"))
         age = terminal.format_duration(None if began is None else max(0.0, now - began))
-        reason = reason_order.leading(one.get("reasons") or [])
-        why = f"{reason['code']}: {reason['message']}" if reason else one.get("message") or ""
-        lines.append(
-            f"{_cut(one['name'], 27):<28}{one['state']:<11}{_cut(one['queue'] or '-', 15):<16}"
-            f"{age:>9}  {terminal.format_clocks(why)}".rstrip()
-        )
+        name = terminal.shortened(one["name"], NAME_MAX, middle=True)
+        queue = _cut(one["queue"] or "-", QUEUE_MAX)
+        table.append([name, one["state"], queue, ", ".join(array_elements.done_words(one)), age])
+    if not any(one["array"] for one in shown):
+        table = [[*row[:3], row[4]] for row in table]
+    if len({one["queue"] for one in shown}) == 1:
+        table = [[*row[:2], *row[3:]] for row in table]
+    sizes = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = []
+    for row, why in zip(table, ["WHY", *map(_why, shown)], strict=True):
+        *cells, since = (cell.ljust(size) for cell, size in zip(row, sizes, strict=True))
+        lines.append("  ".join([*cells, since.strip().rjust(sizes[-1]), why]).rstrip())
     return _more(lines, len(jobs) - rows, "jobs")
 
 
-def _queues(queues: list[Json], rows: int) -> list[str]:
+def _why(job: Json) -> str:
+    reason = reason_order.leading(job.get("reasons") or [])
+    why = f"{reason['code']}: {reason['message']}" if reason else job.get("message") or ""
+    return terminal.format_clocks(why)
+
+
+def _queues(queues: list[Json], rows: int, nodes: list[Json]) -> list[str]:
+    """Return rows of queues. The share is that of what is guaranteed, else of the limit, else of
+    all nodes; of CPUs where there are no GPUs.
+    """
     counted = inspect_commands.with_children(queues)
     shown = sorted(counted, key=lambda one: -(one["running"] + one["pending"]))[:rows]
-    lines = [f"{'QUEUE':<20}{'RUN':>5}{'WAIT':>6}{'GPUS':>8}{'GUAR':>7}{'LIMIT':>7}  SHARE"]
+    has_gpus = not nodes or any((node.get("capacity") or {}).get("gpu") for node in nodes)
+    main = "gpu" if has_gpus else "cpu"
+    whole = sum((node.get("capacity") or {}).get(main, 0) for node in nodes)
+    lines = [
+        f"{'QUEUE':<20}{'RUN':>5}{'WAIT':>6}{f'{main.upper()}S':>8}{'GUAR':>7}{'LIMIT':>7}  SHARE"
+    ]
     for one in shown:
         has, due, limit = (
-            (one.get(kind) or {}).get("gpu") for kind in ("allocated", "guaranteed", "limit")
+            (one.get(kind) or {}).get(main) for kind in ("allocated", "guaranteed", "limit")
         )
-        share = bar((has or 0) / due, _BAR) if due else ""
+        of = due or limit or whole
+        share = bar((has or 0) / of, _BAR) if of else ""
         if one.get("suspended"):
             share = "suspended"
         lines.append(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reconciler.cli import reason_order, terminal
+from reconciler.cli import array_elements, reason_order, terminal
 from reconciler.model.state import states
 
 Json = Any
@@ -61,7 +61,7 @@ def show(items: list[Json], now: float, *, wide: bool, recent: bool = False) -> 
             reason_order.state_text(item, item.get("reasons") or ()),
         ]
         row += [_tasks(item)] if elastic else []
-        done, *ends = _elements(item)
+        done, *ends = array_elements.done_words(item)
         row += [done if apart_ends else ", ".join([done, *ends])] if arrays else []
         row += [_waited(item, now), _ran(item, now)]
         row += [_start(item, now) or "-"] if estimated else []
@@ -96,7 +96,7 @@ def _tell_ends(
 ) -> None:
     """Tell how many elements of arrays did not succeed, in place of a reason or below the row."""
     for place, (row, item) in enumerate(zip(rows, items, strict=True)):
-        told = ", ".join(_elements(item)[1:])
+        told = ", ".join(array_elements.done_words(item)[1:])
         if told and not row[-1] and len(told) <= room:
             row[-1] = told
         elif told:
@@ -236,22 +236,6 @@ def _move_down(rows: list[list[str]], items: list[Json], room: int) -> dict[int,
         else:
             below[place], above = message, (code, message)
     return below
-
-
-def _elements(item: Json) -> list[str]:
-    """Return how many elements succeeded, of how many, and how many ended otherwise:
-    `5/6`, `1 failed`.
-    """
-    # of a run of chosen elements the whole array is shown
-    counts = (item.get("wholeElements") or item["elements"]) if item["array"] else {}
-    total = sum(counts.values())
-    if not total:
-        return ["-"]
-    words = [f"{counts.get('Succeeded', 0)}/{total}"]
-    for word, ends in (("failed", ("Failed", "TimedOut")), ("cancelled", ("Cancelled",))):
-        count = sum(counts.get(state, 0) for state in ends)
-        words += [f"{count} {word}"] if count else []
-    return words
 
 
 def _start(item: Json, now: float) -> str:

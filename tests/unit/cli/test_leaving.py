@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from reconciler.cli import reason_order, terminal
+from reconciler.cli import array_elements, reason_order, terminal
 from reconciler.cli.jobs import (
     explain,
     explain_start,
@@ -177,7 +177,7 @@ def test_of_more_tries_than_are_told_it_is_at_most_the_time_since_the_start(
 
 def test_elements_that_failed_are_not_done() -> None:
     def told(**counts: int) -> str:
-        return ", ".join(job_list._elements({"array": True, "elements": counts}))
+        return ", ".join(array_elements.done_words({"array": True, "elements": counts}))
 
     assert told(Succeeded=5, Failed=1) == "5/6, 1 failed"
     assert told(Succeeded=1, Running=2, TimedOut=1, Cancelled=2) == "1/6, 1 failed, 2 cancelled"

@@ -57,7 +57,7 @@ busy [###################...........] 62% of 16 GPUs that report
 
 QUEUE                 RUN  WAIT    GPUS   GUAR  LIMIT  SHARE
 research                3    12      12     16     24  [########..]
-default                 0     0       0      -      -
+default                 0     0       0      -      -  [..........]
 
 NODE                STATE           CPUS     GPUS  ALLOCATED   BUSY
 gpu002              Unknown         0/64      0/8  [..........]
@@ -145,14 +145,44 @@ def test_a_long_name_leaves_room_for_what_became_of_it() -> None:
 @pytest.mark.usefixtures("in_utc")
 def test_jobs_come_before_queues() -> None:
     job = {
-        "name": "train", "state": "Pending", "queue": "research", "started": None,
+        "name": "train", "state": "Pending", "array": False, "elements": {},
+        "queue": "research", "started": None,
         "submitted": "2023-11-14T22:03:20Z",
         "reasons": [{"code": "Behind", "message": "others go first", "never": False}],
     }  # fmt: skip
-    lines = top.picture(SEEN | {"jobs": [job] * 20}, EVENTS, 110, 40, NOW)
+    jobs = [job, job | {"queue": "default"}] * 10
+    lines = top.picture(SEEN | {"jobs": jobs}, EVENTS, 110, 40, NOW)
     at = lines.index(next(line for line in lines if line.startswith("JOB ")))
     assert lines[at + 1].split()[:3] == ["train", "Pending", "research"]
     assert "Behind: others go first" in lines[at + 1]
     assert any(line.endswith("more jobs") for line in lines)
     assert at < lines.index(next(line for line in lines if line.startswith("QUEUE ")))
     assert len(lines) <= 40
+
+
+def test_jobs_of_a_narrow_screen_show_their_counts_and_why_they_wait() -> None:
+    job = {
+        "name": "sweep", "state": "Running", "queue": "research", "array": True,
+        "elements": {"Succeeded": 3, "Failed": 1, "Running": 2}, "reasons": [],
+        "started": "2023-11-14T22:03:20Z",
+    }  # fmt: skip
+    reason = {"code": "Behind", "message": "3 jobs of this queue go first", "never": False}
+    waits = job | {"name": "a", "state": "Pending", "array": False, "reasons": [reason]}
+    lines = top.picture(SEEN | {"jobs": [job, waits]}, EVENTS, 80, 40, NOW)
+    at = next(place for place, line in enumerate(lines) if line.startswith("JOB "))
+    assert lines[at : at + 3] == [
+        "JOB    STATE    DONE            SINCE  WHY",
+        "sweep  Running  3/6, 1 failed  10m00s",
+        "a      Pending  -              10m00s  Behind: 3 jobs of this queue go first",
+    ]
+
+
+def test_without_gpus_queues_show_cpus_and_their_share() -> None:
+    seen = SEEN | {
+        "queues": [queue("default", allocated={"cpu": 4}, guaranteed={}, limit={})],
+        "nodes": [{"name": "here", "state": "Ready", "capacity": {"cpu": 8}, "allocated": {}}],
+    }
+    lines = top.picture(seen, EVENTS, 80, 24, NOW)
+    at = next(place for place, line in enumerate(lines) if line.startswith("QUEUE "))
+    assert lines[at].split()[3] == "CPUS"
+    assert lines[at + 1].endswith("[#####.....]")

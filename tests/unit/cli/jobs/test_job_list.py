@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from reconciler.cli import reason_order
+from reconciler.cli import array_elements, reason_order
 from reconciler.cli.jobs import job_list
 
 
@@ -134,8 +134,8 @@ def test_ends_of_elements_are_whole_words_in_any_line(
 
 def test_the_whole_of_an_array_that_ran_again_in_part_is_counted() -> None:
     job = {"array": True, "elements": {"Succeeded": 1}, "wholeElements": {"Succeeded": 6}}
-    assert job_list._elements(job) == ["6/6"]
-    assert job_list._elements(job | {"wholeElements": {}}) == ["1/1"]
+    assert array_elements.done_words(job) == ["6/6"]
+    assert array_elements.done_words(job | {"wholeElements": {}}) == ["1/1"]
 
 
 @pytest.mark.parametrize(

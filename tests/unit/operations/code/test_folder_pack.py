@@ -196,5 +196,5 @@ def test_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PackingError, match="found no such folder"):
         folder_pack.pack(tmp_path / "none")
     (tmp_path / "train.py").touch()
-    with pytest.raises(PackingError, match="found a file, expected a folder. To fix: name"):
+    with pytest.raises(PackingError, match=r"found a file, expected a folder\. To fix: name"):
         folder_pack.pack(tmp_path / "train.py")
