@@ -56,24 +56,34 @@ _LIKE_A_CLOCK = re.compile(r"\d+:\d+(:\d+)?Z?")
 
 
 @contextmanager
-def controller(server: str | None, token_file: str | None) -> Iterator[api_client.ApiClient]:
-    """Open a connection. An error inside the block ends the command with the right exit code."""
+def controller(
+    server: str | None, token_file: str | None, *, failed: int | None = None
+) -> Iterator[api_client.ApiClient]:
+    """Open a connection. An error inside the block ends the command with the right exit code.
+
+    Args:
+        server, token_file: as the options name them.
+        failed: exit code of every error, for a command whose other codes are those of something
+            that it runs.
+    """
     try:
-        with api_client.ApiClient(endpoint(server, token_file)) as connection:
+        with api_client.ApiClient(endpoint(server, token_file, failed=failed)) as connection:
             yield connection
     except endpoints.EndpointError as error:  # of the token, which is read when it is used
-        terminal.fail(str(error))
+        terminal.fail(str(error), failed or terminal.ERROR)
     except api_client.ApiError as error:
         code = terminal.REFUSED if error.refused else terminal.ERROR
-        terminal.fail(str(error), code, error.problems)
+        terminal.fail(str(error), failed or code, error.problems)
 
 
-def endpoint(server: str | None, token_file: str | None) -> endpoints.Endpoint:
-    """Return the address of the controller. Exit if none is configured."""
+def endpoint(
+    server: str | None, token_file: str | None, *, failed: int | None = None
+) -> endpoints.Endpoint:
+    """Return the address of the controller. Exit if none is configured, with ``failed`` or 1."""
     try:
         return endpoints.find(server, token_file, Path.cwd())
     except endpoints.EndpointError as error:
-        terminal.fail(str(error))
+        terminal.fail(str(error), failed or terminal.ERROR)
 
 
 def parse_seconds(option: str, written: str) -> int:

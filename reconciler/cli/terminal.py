@@ -70,6 +70,8 @@ NARROWEST = 8
 _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 
 DONE, ERROR, CHANGES, REFUSED, USAGE = 0, 1, 2, 3, 64
+#: Of commands whose other codes are those of what they run: Muster itself failed.
+MUSTER_FAILED = 125
 
 #: Colours of states on a terminal.
 STYLES = {

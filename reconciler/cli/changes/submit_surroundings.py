@@ -130,5 +130,11 @@ def with_place(options: "job_document.JobOptions", *, mark: bool) -> "job_docume
             f"the active Python environment is Muster's own ({sys.prefix}), which jobs don't get. "
             "To use yours: activate it"
         )
+    for name, path in at.unused:
+        folder = f"{path.rstrip('/')}/bin"
+        terminal.note(
+            f"{name} is {path}, but no programs of it come first in PATH, so "
+            f"jobs don't get it. To use it: activate it, or PATH={folder}:$PATH"
+        )
     place = submit_folder.look(at, options.name, time.time(), mark=mark)
     return msgspec.structs.replace(options, submitted=place)

@@ -167,7 +167,7 @@ def backup(
     except backup_contents.BackupError as error:
         terminal.fail(str(error))
     size = sum(one.size for one in made.files)
-    terminal.note(f"wrote {target}: {len(made.files)} files, {size} bytes")
+    terminal.note(f"wrote {target}: {terminal.counted(len(made.files), 'file')}, {size} bytes")
     _note_missing(made)
 
 
@@ -216,7 +216,9 @@ def _user(uid: int) -> str:
 
 
 def _tell_whole(source: Path, found: "backup_contents.Manifest") -> None:
-    terminal.note(f"{source} is whole: {len(found.files)} files of {found.made_at}")
+    terminal.note(
+        f"{source} is whole: {terminal.counted(len(found.files), 'file')} of {found.made_at}"
+    )
     _note_missing(found)
 
 

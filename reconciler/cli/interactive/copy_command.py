@@ -35,7 +35,8 @@ def cp(
     It is copied as the job's user, with `tar` in the task. Here nothing is written outside of the
     target, whatever the task sends, and devices and the like are refused.
 
-    Exit codes: 0 copied; 1 not, or not all; 125 and 255 as of muster exec.
+    Exit codes: 0 copied; 1 not, or not all; 125 the copy was not started; 255 the connection broke
+    off.
 
     Example: muster cp train:out/model.pt .
 
@@ -51,8 +52,8 @@ def cp(
         )
     name, element = array_elements.resolve_element(from_job or to_job, element)
     place = session_connection.SessionPlace(name, task, element)
-    with context.controller(server, token_file) as api:
-        endpoint = context.endpoint(server, token_file)
+    with context.controller(server, token_file, failed=terminal.MUSTER_FAILED) as api:
+        endpoint = context.endpoint(server, token_file, failed=terminal.MUSTER_FAILED)
         if from_job:
             code = file_copy.download(api, endpoint, place, from_path, Path(to_path))
         else:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reconciler.cli import array_elements, common_options, context, lazy_import
+from reconciler.cli import array_elements, common_options, context, lazy_import, terminal
 from reconciler.cli.interactive import local_terminal, remote_command
 
 if TYPE_CHECKING:
@@ -61,8 +61,10 @@ def exec_(
     """
     name, element = array_elements.resolve_element(name, element)
     has_terminal = local_terminal.is_one() if pty is None else pty
-    with context.controller(server, token_file) as api:
+    with context.controller(server, token_file, failed=terminal.MUSTER_FAILED) as api:
         place = session_connection.SessionPlace(name, task, element)
         wanted = remote_command.RemoteCommand(place, tuple(command), has_terminal=has_terminal)
-        code = remote_command.run(api, context.endpoint(server, token_file), wanted)
+        code = remote_command.run(
+            api, context.endpoint(server, token_file, failed=terminal.MUSTER_FAILED), wanted
+        )
     raise typer.Exit(code)

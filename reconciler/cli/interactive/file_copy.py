@@ -10,13 +10,14 @@ import asyncio
 import contextlib
 import os
 import posixpath
+import stat
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from reconciler.cli import terminal
-from reconciler.cli.interactive import local_terminal, remote_command
+from reconciler.cli.interactive import copy_errors, local_terminal, remote_command
 from reconciler.model.protocol import session_messages
 from reconciler.safe_tar import tarfile, why_unsafe
 
@@ -27,9 +28,17 @@ if TYPE_CHECKING:
 FILES_MAX = 1_000_000
 BYTES_MAX = 1 << 40
 FAILED = 1
+#: Packs in the task; messages are of the C locale, from which ours are made.
+_PACK = """
+export LC_ALL=C
+command -v tar >/dev/null || { echo "there is no tar in the task" >&2; exit 1; }
+exec tar -C "$1" -cf - -- "$2"
+"""
 #: Unpacks in the task. A target that is no folder becomes the copy, in one step once all is there.
 _UNPACK = """
 set -e
+export LC_ALL=C
+command -v tar >/dev/null || { echo "there is no tar in the task" >&2; exit 1; }
 if [ -d "$1" ]; then exec tar -C "$1" -xof -; fi
 place=$(mktemp -d "$(dirname -- "$1")/.muster-cp.XXXXXX")
 trap 'rm -rf -- "$place"' EXIT
@@ -51,19 +60,28 @@ def download(
 ) -> int:
     """Copy from a task to here. Return the exit code."""
     folder, base = _parts(source)
-    into, name = (target, base) if target.is_dir() else (target.parent, target.name)
-    if not into.is_dir():
-        terminal.fail(f"{into} is no folder here")
-    argv = ("tar", "-C", folder, "-cf", "-", "--", base)
+    try:
+        into, name = (target, base) if _is_folder(target) else (target.parent, target.name)
+        if not _is_folder(into):
+            what = "is no folder" if into.exists() else "does not exist"
+            terminal.fail(f"{into} {what} here. To fix: mkdir -p it, or choose another place")
+    except OSError as error:
+        terminal.fail(copy_errors.here(target, error))
+    argv = ("sh", "-c", _PACK, "muster-cp", folder, base)
     wanted = remote_command.RemoteCommand(place, argv, kind="copy")
     read, write = os.pipe()
     unpacking = _Worker(lambda: _unpack(read, into, base, name))
     unpacking.start()
 
-    async def show(handle: int, data: bytes) -> None:
-        where = write if handle == local_terminal.STDOUT else handle
-        await local_terminal.show(where, data)
+    said = bytearray()
 
+    async def show(handle: int, data: bytes) -> None:
+        if handle == local_terminal.STDOUT:
+            await local_terminal.show(write, data)
+        elif len(said) < copy_errors.MESSAGES_BYTES_MAX:
+            said.extend(data)
+
+    code = 0
     try:
         with contextlib.suppress(BrokenPipeError):  # the worker says why
             code = remote_command.run(
@@ -72,12 +90,11 @@ def download(
     finally:
         os.close(write)
         unpacking.join()
-    if unpacking.problem is not None:
-        if code and not isinstance(unpacking.problem, CopyError):
-            return code  # it broke off, which has been said
-        terminal.note(f"muster: {unpacking.problem}")
+    problem = unpacking.problem
+    if isinstance(problem, CopyError | OSError) or (problem is not None and not code):
+        terminal.note(f"muster: {_told(problem, into)}")
         return FAILED
-    return FAILED if 0 < code < remote_command.FAILED else code
+    return _status(code, bytes(said), copy_errors.TaskPlace(place.job, source, folder))
 
 
 def upload(
@@ -88,8 +105,10 @@ def upload(
     target: str,
 ) -> int:
     """Copy from here to a task. Return the exit code."""
-    if not source.exists():
-        terminal.fail(f"there is no {source} here")
+    try:
+        source.lstat()
+    except OSError as error:
+        terminal.fail(copy_errors.here(source, error))
     name = source.resolve().name if source.name in {"", ".."} else source.name
     wanted = remote_command.RemoteCommand(
         place, ("sh", "-c", _UNPACK, "muster-cp", target, name), kind="copy"
@@ -102,16 +121,48 @@ def upload(
         while data := await asyncio.to_thread(os.read, read, session_messages.PIECE_BYTES):
             yield data
 
-    streams = remote_command.CommandStreams(typed)
+    said = bytearray()
+
+    async def show(_: int, data: bytes) -> None:
+        if len(said) < copy_errors.MESSAGES_BYTES_MAX:
+            said.extend(data)
+
+    streams = remote_command.CommandStreams(typed, show)
     try:
         code = remote_command.run(api, endpoint, wanted, streams)
     finally:
         os.close(read)
         packing.join()
     if packing.problem is not None and not isinstance(packing.problem, BrokenPipeError):
-        terminal.note(f"muster: {packing.problem}")
+        terminal.note(f"muster: {_told(packing.problem, source)}")
         return FAILED
-    return FAILED if 0 < code < remote_command.FAILED else code
+    return _status(code, bytes(said), copy_errors.TaskPlace(place.job, target))
+
+
+def _is_folder(path: Path) -> bool:
+    """Return True if a path is a folder.
+
+    Raises:
+        OSError: that can't be seen.
+    """
+    try:
+        return stat.S_ISDIR(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _told(problem: Exception, place: Path) -> str:
+    """Return a sentence about what ended the work at this end."""
+    return copy_errors.here(place, problem) if isinstance(problem, OSError) else str(problem)
+
+
+def _status(code: int, said: bytes, place: copy_errors.TaskPlace) -> int:
+    """Return the exit code of a copy by that of its command, and tell why it failed."""
+    if not 0 < code < remote_command.FAILED:
+        return code
+    for line in copy_errors.in_task(said, place, code):
+        terminal.note(f"muster: {line}")
+    return FAILED
 
 
 class _Worker(threading.Thread):

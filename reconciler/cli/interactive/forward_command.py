@@ -62,6 +62,8 @@ def forward(
     people its port here is open to all of them: --socket makes one for yourself. Each connection
     is a session of its own: it takes the right exec, and is judged again.
 
+    Exit codes: 0 left by Ctrl-C; 125 it can't listen here, or nothing of the job can be reached.
+
     Example: muster forward notebook 8888
 
     Example: muster forward train 16006:6006 -t worker-0
@@ -74,8 +76,10 @@ def forward(
         terminal.note(f"warning: whoever reaches {address} can use this port")
     place = session_connection.SessionPlace(name, task, element)
     wanted = port_forward.WantedForward(place, there, address, here, socket)
-    with context.controller(server, token_file) as api:
-        code = port_forward.run(api, context.endpoint(server, token_file), wanted)
+    with context.controller(server, token_file, failed=terminal.MUSTER_FAILED) as api:
+        code = port_forward.run(
+            api, context.endpoint(server, token_file, failed=terminal.MUSTER_FAILED), wanted
+        )
     raise typer.Exit(code)
 
 

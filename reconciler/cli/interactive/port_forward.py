@@ -31,8 +31,8 @@ else:
 CONNECTIONS_MAX = 128
 #: Status of an answer that nothing of the job runs.
 CONFLICT = 409
-#: Exit code if this command can't listen.
-FAILED = 1
+#: Exit code if this command can't listen, or its job has ended.
+FAILED = terminal.MUSTER_FAILED
 
 
 class WantedForward(NamedTuple):

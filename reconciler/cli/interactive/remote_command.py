@@ -23,7 +23,7 @@ else:
 #: Exit code of a session that broke off, as of ssh.
 LOST = 255
 #: Exit code if Muster failed before anything was started.
-FAILED = 125
+FAILED = terminal.MUSTER_FAILED
 _MARKS = {
     session_messages.STDOUT[0]: local_terminal.STDOUT,
     session_messages.STDERR[0]: local_terminal.STDERR,

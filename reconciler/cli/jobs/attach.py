@@ -26,7 +26,7 @@ def attach(
     Example: muster attach train
     """
     array_elements.require_whole_jobs("attach", [name])
-    with context.controller(server, token_file) as api:
+    with context.controller(server, token_file, failed=run_status.MUSTER_FAILED) as api:
         try:
             code = run.attend(retries.Patient(api, answered=True), name)
         except KeyboardInterrupt:

@@ -3,10 +3,11 @@
 import signal
 from typing import Any
 
+from reconciler.cli import terminal
 from reconciler.cli.jobs import wait
 
 #: Exit code of `muster run` for an error of Muster itself.
-MUSTER_FAILED = 125
+MUSTER_FAILED = terminal.MUSTER_FAILED
 #: Ends caused by the task itself: its status is that of `muster run`.
 OWN_WILL = ("Exited", "StartFailed", "OutOfMemory", "DiskLimit")
 

@@ -26,6 +26,10 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _IGNORE = "# Files by which nodes recognise this folder; see `muster submit --help`.\n*\n"
 
 
+#: Variables that name the active environment, of venv and of conda.
+VARIABLES = ("VIRTUAL_ENV", "CONDA_PREFIX")
+
+
 class SubmitSurroundings(NamedTuple):
     """Where a command is submitted.
 
@@ -33,11 +37,13 @@ class SubmitSurroundings(NamedTuple):
         folder: as the shell names it.
         python: folder of the active Python environment; None: there is none for jobs.
         own: True if the active environment is Muster's own, which no job gets.
+        unused: variables that name another environment, with their values, if jobs get none.
     """
 
     folder: Path
     python: Path | None
     own: bool = False
+    unused: tuple[tuple[str, str], ...] = ()
 
 
 def around(environment: Mapping[str, str], own_prefix: str) -> SubmitSurroundings:
@@ -56,14 +62,22 @@ def around(environment: Mapping[str, str], own_prefix: str) -> SubmitSurrounding
         folder = Path(named)
     active = _active(environment)
     own = active is not None and _is_same(active, Path(own_prefix))
-    return SubmitSurroundings(folder, None if own else active, own)
+    if active is not None and not own:
+        return SubmitSurroundings(folder, active)
+    named_there = ((name, environment.get(name, "")) for name in VARIABLES)
+    unused = [
+        (name, path)
+        for name, path in named_there
+        if path and not _is_same(Path(path), Path(own_prefix))
+    ]
+    return SubmitSurroundings(folder, None, own, tuple(unused))
 
 
 def _active(environment: Mapping[str, str]) -> Path | None:
     """Return the environment whose programs come first in ``PATH``."""
     known = {
         os.path.normpath(f"{prefix}/bin"): Path(prefix)
-        for prefix in (environment.get("VIRTUAL_ENV", ""), environment.get("CONDA_PREFIX", ""))
+        for prefix in (environment.get(name, "") for name in VARIABLES)
         if prefix.startswith("/")
     }
     entries = environment.get("PATH", "").split(":")

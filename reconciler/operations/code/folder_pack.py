@@ -112,10 +112,10 @@ def _entries(top: Path, paths: Iterable[str]) -> list[_Entry]:
         elif stat.S_ISREG(facts.st_mode):
             found.append(_Entry(path, facts))
     if outside:
+        links = quantities.counted(len(outside), "link", one="that leads", many="that lead")
         raise PackingError(
-            f"--code {top}: found {len(outside)} links that lead out of the folder, where nodes "
-            f"have something else. To fix: name them in {folder_files.IGNORE_FILE}, or copy what "
-            "they lead to",
+            f"--code {top}: found {links} out of the folder, where nodes have something else. To "
+            f"fix: name what leads out in {folder_files.IGNORE_FILE}, or copy what it leads to",
             _some(outside),
         )
     if len(found) > job_code.PACK_ENTRIES_MAX:
@@ -147,8 +147,8 @@ def _require_size(folder: Path, total: int, entries: list[_Entry]) -> None:
         return
     largest = sorted(entries, key=lambda one: -one.facts.st_size)[:NAMED_MAX]
     raise PackingError(
-        f"--code {folder}: found {quantities.format_memory(total)} in {len(entries)} files, "
-        f"expected at most {quantities.format_memory(job_code.PACK_BYTES_MAX)}. To fix: name what "
+        f"--code {folder}: found {quantities.format_memory(total)} in "
+        f"{quantities.counted(len(entries), 'file')}, expected at most {quantities.format_memory(job_code.PACK_BYTES_MAX)}. To fix: name what "
         f"the job does not need in {folder_files.IGNORE_FILE} (as .gitignore); data belongs into "
         "a volume. The largest files:",
         [f"{one.path}: {quantities.format_memory(one.facts.st_size)}" for one in largest],

@@ -87,17 +87,21 @@ def test_a_job_that_does_not_run_has_no_sessions(bed: beds.Bed) -> None:
     bed.commit({"jobs/over.yaml": beds.job("over", "  command: ['true']")})
     bed.until_state("over", "Succeeded")
     done = people.muster(bed, "exec", "over", "--", "true")
-    assert done.returncode == 1
+    assert done.returncode == 125
     assert b"nothing of job over runs that could be entered: it is Succeeded" in done.stderr
     assert b"muster rerun over" in done.stderr
     assert b"--until started" not in done.stderr, "it never starts any more"
     copied = people.muster(bed, "cp", "over:there", "here")
-    assert copied.returncode == 1
+    assert copied.returncode == 125
     assert b"it is Succeeded" in copied.stderr
     done = people.muster(bed, "forward", "over", str(PORT))
-    assert done.returncode == 1
+    assert done.returncode == 125
     assert b"job over has ended (Succeeded)" in done.stderr
     assert b"reaches port" not in done.stderr
+    for words in (["exec", "none", "--", "true"], ["attach", "none"], ["forward", "none", "80"]):
+        none = people.muster(bed, *words)
+        assert none.returncode == 125, none
+        assert b"there is no Job/none" in none.stderr
 
 
 def test_a_forward_ends_at_the_first_connection_after_its_job(bed: beds.Bed) -> None:
@@ -109,7 +113,7 @@ def test_a_forward_ends_at_the_first_connection_after_its_job(bed: beds.Bed) -> 
         bed.until_state("brief", "Cancelled")
         with socket.create_connection(("127.0.0.1", here)) as link:
             assert link.recv(1) == b""
-        assert forward.wait(people.DEADLINE_S) == 1
+        assert forward.wait(people.DEADLINE_S) == 125
         assert forward.stderr is not None
         assert "job brief has ended (Cancelled)" in forward.stderr.read()
 
@@ -359,11 +363,23 @@ def test_files_are_copied_both_ways(bed: beds.Bed, tmp_path: Path) -> None:
 def test_what_is_not_there_is_not_copied(bed: beds.Bed, tmp_path: Path) -> None:
     down = people.muster(bed, "cp", "sleeper:nothing", "back", folder=tmp_path)
     assert down.returncode == 1
-    assert b"nothing" in down.stderr
+    assert down.stderr.decode() == (
+        "muster: sleeper:nothing: there is no such file or folder. To fix: see what is there "
+        "(muster exec sleeper -- ls -la .)\n"
+    )
     assert not (tmp_path / "back").exists()
     up = people.muster(bed, "cp", str(tmp_path / "nothing"), "sleeper:there")
     assert up.returncode == 1
-    assert b"there is no" in up.stderr
+    assert b"there is no such file" in up.stderr
+    (tmp_path / "here").touch()
+    up = people.muster(bed, "cp", str(tmp_path / "here"), "sleeper:/etc/hostname/there")
+    assert up.stderr.startswith(b"muster: sleeper:/etc/hostname: a part of the path is a file")
+    up = people.muster(bed, "cp", str(tmp_path / "here"), "sleeper:no/such/folder/there")
+    assert up.returncode == 1
+    assert up.stderr.decode() == (
+        "muster: sleeper:no/such/folder: there is no such file or folder. To fix: see what is "
+        "there (muster exec sleeper -- ls -la no/such)\n"
+    )
 
 
 # Runs ---------------------------------------------------------------------------------------------

@@ -139,3 +139,27 @@ def test_a_container_sees_none_of_it_and_says_so(folder: Path) -> None:
     nothing = submit_folders.FoundPlace()
     assert submit_folders.unseen_by_container(place, chosen=True) == nothing
     assert submit_folders.unseen_by_container(SubmitPlace(), chosen=False) == nothing
+
+
+@pytest.mark.parametrize(
+    ("environment", "unused"),
+    [
+        ({"CONDA_PREFIX": "/c", "PATH": "/usr/bin"}, (("CONDA_PREFIX", "/c"),)),
+        ({"VIRTUAL_ENV": "/v", "CONDA_PREFIX": "/c", "PATH": "/v/bin:/usr/bin"}, ()),
+        ({"CONDA_PREFIX": "", "PATH": "/usr/bin"}, ()),
+        ({"PATH": "/usr/bin"}, ()),
+    ],
+)
+def test_an_environment_that_jobs_do_not_get_is_named(
+    environment: dict[str, str], unused: tuple[tuple[str, str], ...]
+) -> None:
+    assert submit_folder.around(environment, "/own").unused == unused
+
+
+def test_an_environment_behind_musters_own_is_named_too(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    (own / "bin").mkdir(parents=True)
+    found = submit_folder.around(
+        {"VIRTUAL_ENV": str(own), "CONDA_PREFIX": "/c", "PATH": f"{own}/bin:/c/bin"}, str(own)
+    )
+    assert (found.python, found.own, found.unused) == (None, True, (("CONDA_PREFIX", "/c"),))
