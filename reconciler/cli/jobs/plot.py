@@ -251,7 +251,7 @@ def _draw(curves: tuple[job_plots.Curve, ...], over: str, *, all_named: bool) ->
         words = f"{curve.name}: {job_plots.number(newest)} now, over "
         words += "steps" if axis == "step" else "seconds"
         if lost:
-            words += f"; {lost} of {terminal.counted(len(curve.points), 'value')} infinite or not a number"
+            words += f"; {lost} of {len(curve.points)} values are infinite or not a number"
         terminal.out.print(words, markup=False, soft_wrap=True)
         marks = curve.try_starts(axis)
         for line in (

@@ -18,7 +18,7 @@ import msgspec
 
 from reconciler.model import desired
 from reconciler.model.rules import review_findings
-from reconciler.operations.client import endpoints
+from reconciler.operations.client import answers, endpoints
 
 Json = Any
 
@@ -33,6 +33,8 @@ PIECE_BYTES = 2**16
 PAGE_ITEMS_MAX = 1000
 #: A larger answer is none of a controller's.
 ANSWER_BYTES_MAX = 2**30
+#: What a controller says of a path that it has nothing for.
+NO_ROUTE = "Not Found"
 #: What may stand in a path as it is; whatever else a name holds is escaped.
 _SAFE = "/:@!$&'()*+,;=~%"
 
@@ -93,8 +95,12 @@ class ApiClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        try:
+            if isinstance(error, answers.MissingFieldError):
+                raise ApiError(error.told(self.url, self._version())) from error
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Close every connection."""
@@ -114,6 +120,13 @@ class ApiClient:
             if value is not None
         }
         return self._json(path, self._send("GET", _target(path, parameters)))
+
+    def _version(self) -> str:
+        """Return the version of the controller; empty if it does not say."""
+        try:
+            return str(self.get("/v1/identity").get("version", ""))
+        except (ApiError, AttributeError):
+            return ""
 
     def data(self, path: str, meanwhile: Callable[[], object] | None = None) -> bytes:
         """Return the body of a GET as it is.
@@ -329,8 +342,8 @@ class ApiClient:
 
     def _json(self, path: str, content: bytes) -> Json:
         try:
-            return msgspec.json.decode(content)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return answers.decode(content)
+        except ValueError as error:
             raise ApiError(
                 f"{self.url}{path}: the answer is no JSON; is this a Muster controller?"
             ) from error
@@ -349,6 +362,8 @@ class ApiClient:
             message = str(error_body["message"])
         except (ValueError, KeyError, TypeError, AttributeError):
             return ApiError(f"{self.url}{path}: {answer.status} {answer.reason}", answer.status)
+        if answer.status == 404 and message == NO_ROUTE:
+            message = answers.no_route(self.url, path.partition("?")[0])
         if answer.status == 401:
             message += (
                 "; --token-file or MUSTER_TOKEN_FILE names the file that holds yours. The token of "

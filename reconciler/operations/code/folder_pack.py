@@ -148,8 +148,9 @@ def _require_size(folder: Path, total: int, entries: list[_Entry]) -> None:
     largest = sorted(entries, key=lambda one: -one.facts.st_size)[:NAMED_MAX]
     raise PackingError(
         f"--code {folder}: found {quantities.format_memory(total)} in "
-        f"{quantities.counted(len(entries), 'file')}, expected at most {quantities.format_memory(job_code.PACK_BYTES_MAX)}. To fix: name what "
-        f"the job does not need in {folder_files.IGNORE_FILE} (as .gitignore); data belongs into "
+        f"{quantities.counted(len(entries), 'file')}, expected at most "
+        f"{quantities.format_memory(job_code.PACK_BYTES_MAX)}. To fix: name what the job does not "
+        f"need in {folder_files.IGNORE_FILE} (as .gitignore); data belongs into "
         "a volume. The largest files:",
         [f"{one.path}: {quantities.format_memory(one.facts.st_size)}" for one in largest],
     )

@@ -68,6 +68,9 @@ class Served:
                     "login": (302, b"<html>"),
                     "text": (200, b"hello"),
                     "awaited": (200, b"done"),
+                    "identity": (200, b'{"version": "0.0.9"}'),
+                    "quotas": (404, REFUSAL.replace(b"bob may not", b"Not Found")),
+                    "old-jobs": (200, b'{"items": [{"name": "a"}]}'),
                     "cut": (200, b"{"),
                 }.get(last, (200, b'{"items": [1, 2]}'))
                 self.send_response(status)
@@ -233,3 +236,13 @@ def test_a_token_that_fits_no_header_is_not_shown(served: Served, tmp_path: Path
         api.get("/v1/jobs")
     assert "SECRET" not in repr(told.value)
     assert "the token holds what no HTTP header can" in str(told.value)
+
+
+def test_a_controller_that_lacks_a_field_is_said_to_be_older(served: Served) -> None:
+    told = rf"controller at {served.url} \(version 0\.0\.9\) is older than .* no field 'phase'"
+    with pytest.raises(api_client.ApiError, match=told), of(served.url) as api:
+        assert api.get("/v1/old-jobs")["items"][0]["phase"]
+    told = rf"controller at {served.url} is older than .*: it has no /v1/quotas\. To fix: "
+    with pytest.raises(api_client.ApiError, match=told) as missing, of(served.url) as api:
+        api.get("/v1/quotas", limit=1)
+    assert missing.value.status == 404

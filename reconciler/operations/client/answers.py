@@ -1,0 +1,60 @@
+"""Decodes answers of a controller: a field that one lacks is said to be missing, not a defect.
+
+``ApiClient`` makes an ``ApiError`` of that at the end of its block. Fields are only ever added: a
+controller that does not send one is older than who reads it. Where an older one may lack a field,
+it is read with ``get``.
+"""
+
+import json
+from typing import Any
+
+from reconciler import __version__
+
+
+_FIX = "To fix: update the controller, or use the command of its version (muster --version)"
+
+
+def _older(url: str, which: str = "") -> str:
+    return f"the controller at {url}{which} is older than this command (version {__version__})"
+
+
+def no_route(url: str, path: str) -> str:
+    """Return what is wrong if a controller has nothing at a path that is asked for."""
+    return f"{_older(url)}: it has no {path}. {_FIX}"
+
+
+class MissingFieldError(Exception):
+    """Error: an answer lacks a field that is read; ``field`` is its name."""
+
+    def __init__(self, field: object) -> None:
+        self.field = str(field)
+        super().__init__(f"an answer of the controller has no field {self.field!a}")
+
+    def told(self, url: str, version: str) -> str:
+        """Return what is wrong and how to fix it.
+
+        Args:
+            url: of the controller.
+            version: of the controller; empty: it does not say.
+        """
+        which = f" (version {version})" if version else ""
+        return f"{_older(url, which)}: its answer has no field {self.field!a}. {_FIX}"
+
+
+class Answer(dict[str, Any]):
+    """A JSON object of an answer; a field that is not there raises ``MissingFieldError``."""
+
+    def __missing__(self, key: object) -> Any:
+        raise MissingFieldError(key)
+
+
+def decode(content: bytes) -> Any:
+    """Return the value of an answer.
+
+    Raises:
+        ValueError: it is no JSON.
+    """
+    try:
+        return json.loads(content, object_hook=Answer)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
