@@ -1,5 +1,6 @@
 """What tasks say of their work, from a task's own Python to the command line."""
 
+import json
 import os
 import subprocess
 import sys
@@ -115,3 +116,16 @@ def test_a_task_is_heard_and_goes_on_where_it_was(bed: beds.Bed, tmp_path: Path)
     bed.until_state("train", "Succeeded", timeout_s=120)
     again = muster(bed, "plot", "train", "-m", "loss", "-o", "json")
     assert '"points"' in again.stdout  # the past outlives the job
+
+
+def test_a_picture_of_one_element_is_named_after_it(bed: beds.Bed, tmp_path: Path) -> None:
+    script = 'echo \'{"step": 1, "loss": 0.5}\' >> "$MUSTER_METRICS"'
+    body = f"  array: {{count: 2}}\n  command: [sh, -c, {json.dumps(script)}]"
+    bed.commit({"jobs/sweep.yaml": beds.job("sweep", body)})
+    bed.until_state("sweep", "Succeeded", timeout_s=120)
+    picture = tmp_path / "loss.png"
+    for words in (["sweep[1]"], ["sweep", "--element", "1"]):
+        drawn = muster(bed, "plot", *words, "--png", str(picture))
+        assert f"{picture}: 1 series of job sweep[1]" in drawn.stderr
+    drawn = muster(bed, "plot", "sweep", "--png", str(picture))
+    assert f"{picture}: 2 series of job sweep\n" in drawn.stderr

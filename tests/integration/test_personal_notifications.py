@@ -7,11 +7,13 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from reconciler.model.values import times
 from reconciler.notifications import messages
 from reconciler.operations import own_ca, subscription_file
 from reconciler.operations.audit import access_audit
@@ -236,7 +238,10 @@ def test_everybody_has_their_own(bed: beds.Bed, receiver: test_delivery.Receiver
     assert bed.api is not None
     with as_bob(bed) as bob:
         body = {"name": "me", "kind": "webhook", "url": f"{receiver.url}/bob"}
-        assert bob.post("/v1/notifications", body)["key"]
+        before = times.format_time(time.time())
+        added = bob.post("/v1/notifications", body)
+        assert added["key"]
+        assert bob.get("/v1/notifications")["asOf"] >= added["asOf"] >= before
     assert bed.get("/v1/notifications")["items"] == []
     with pytest.raises(api_client.ApiError, match="you have no notification"):
         bed.api.delete("/v1/notifications/me")

@@ -127,7 +127,8 @@ def plot(
         documents = [curve.document() for curve in curves]
         terminal.print_document({"job": name, "curves": documents, "remarks": past.remarks}, output)
     elif png is not None:
-        _picture(name, curves, over, png)
+        of_one = f"{name}[{query['element']}]" if "element" in query else name
+        _picture(of_one, curves, over, png)
     elif len(several) > 1:
         _compare(curves)
     else:

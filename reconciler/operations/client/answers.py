@@ -10,7 +10,6 @@ from typing import Any
 
 from reconciler import __version__
 
-
 _FIX = "To fix: update the controller, or use the command of its version (muster --version)"
 
 

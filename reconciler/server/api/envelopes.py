@@ -164,3 +164,8 @@ def head(published: loop_messages.Published | None) -> dict[str, Any]:
         "as_of": format_time(at),
         "revision": None if published is None else published.revision,
     }
+
+
+def head_now(published: loop_messages.Published | None) -> dict[str, Any]:
+    """Return the same for what is no state of the loop's: it is as of now."""
+    return head(published) | {"as_of": format_time(time.time())}

@@ -91,7 +91,8 @@ def notifications(
         raise errors.Failure(503, str(error)) from None
     results = personal.file.results() if found else {}
     items = [notification_views.shown(one, results.get((who, one.name))) for one in found]
-    return field_choice.listed(NotificationsEnvelope, items, link.published, fields)
+    page = NotificationsEnvelope(items=items, **envelopes.head_now(link.published))
+    return field_choice.only(page, fields)
 
 
 @post(
@@ -136,7 +137,7 @@ async def add_notification(
     return NotificationAdded(
         notification=notification_views.shown(wanted, None),
         key=key or None,
-        **envelopes.head(link.published),
+        **envelopes.head_now(link.published),
     )
 
 
@@ -164,7 +165,7 @@ async def remove_notification(
         raise _unknown(name)
     told = f"removes notification {gone.name}: {gone.kind} to {gone.place()}"
     authentication.note(access_log, "NotificationChanged", request, told)
-    return NotificationAnswer(name=name, **envelopes.head(link.published))
+    return NotificationAnswer(name=name, **envelopes.head_now(link.published))
 
 
 @post(
@@ -188,7 +189,7 @@ async def test_notification(
         raise errors.Failure(503, str(error)) from None
     if number is None:
         raise _unknown(name)
-    return NotificationAnswer(name=name, test=number, **envelopes.head(link.published))
+    return NotificationAnswer(name=name, test=number, **envelopes.head_now(link.published))
 
 
 def _unknown(name: str) -> errors.Failure:
