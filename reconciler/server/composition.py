@@ -156,12 +156,14 @@ class Composition:
             "hints": self._hints,
             "intake": change_intake.ChangeIntake(
                 *(self._submitter, self._review, self._hints, self.access_log, self._link),
-                waiting=waiting_submissions.WaitingSubmissions(self._override_requests),
+                uncommitted=change_intake.UncommittedWays(
+                    waiting_submissions.WaitingSubmissions(self._override_requests),
+                    submission_withdrawal.SubmissionWithdrawal(
+                        self._store, self._override_requests, self.access_log
+                    ),
+                ),
                 ephemeral=ephemeral_intake.EphemeralIntake(
                     *(self._store, self._review, self._override_requests, self.access_log)
-                ),
-                withdrawal=submission_withdrawal.SubmissionWithdrawal(
-                    self._store, self._override_requests, self.access_log
                 ),
             ),
             "link": self._link,

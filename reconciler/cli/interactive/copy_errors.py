@@ -11,7 +11,7 @@ import shlex
 from pathlib import Path
 from typing import NamedTuple
 
-from reconciler.model.values import quantities
+from reconciler.model.values import quantities, text_lines
 
 #: The most bytes of messages that are read, and the most sentences that are told.
 MESSAGES_BYTES_MAX, TOLD_MAX = 2**16, 10
@@ -50,8 +50,12 @@ def in_task(said: bytes, place: TaskPlace, status: int) -> list[str]:
         place: what was copied from or to.
         status: its exit code.
     """
-    lines = said[:MESSAGES_BYTES_MAX].decode(errors="backslashreplace").splitlines()
-    lines = [line.strip() for line in lines if line.strip() and not _ASIDE.search(line)]
+    text = said[:MESSAGES_BYTES_MAX].decode(errors="backslashreplace")
+    lines = [
+        line.strip()
+        for line in text_lines.split_lines(text)
+        if line.strip() and not _ASIDE.search(line)
+    ]
     found = list(dict.fromkeys(_in_task(line, place) for line in lines))
     if not found:
         found = [f"{place.job}:{place.path}: the copy ended with exit code {status} in the task"]

@@ -3,7 +3,7 @@
 import typer
 
 from reconciler.cli import array_elements, common_options, context, retries, terminal
-from reconciler.cli.jobs import run, run_status, wait
+from reconciler.cli.jobs import run, wait
 
 
 def register(app: typer.Typer) -> None:
@@ -26,12 +26,12 @@ def attach(
     Example: muster attach train
     """
     array_elements.require_whole_jobs("attach", [name])
-    with context.controller(server, token_file, failed=run_status.MUSTER_FAILED) as api:
+    with context.controller(server, token_file, failed=terminal.MUSTER_FAILED) as api:
         try:
             code = run.attend(retries.Patient(api, answered=True), name)
         except KeyboardInterrupt:
             terminal.note(wait.continues_text([name]))
             raise typer.Exit(130) from None
         except (retries.GoneError, wait.VanishedError, wait.ImpossibleError) as error:
-            terminal.fail(f"{name}: {error}", run_status.MUSTER_FAILED)
+            terminal.fail(f"{name}: {error}", terminal.MUSTER_FAILED)
     raise typer.Exit(code)

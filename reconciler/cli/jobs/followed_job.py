@@ -20,7 +20,7 @@ import typer
 
 from reconciler.cli import context, interrupts, lazy_import, retries, terminal
 from reconciler.cli.changes import submit, submit_options
-from reconciler.cli.jobs import run_status, wait
+from reconciler.cli.jobs import wait
 from reconciler.model.rules import past_runs
 
 if TYPE_CHECKING:
@@ -78,14 +78,14 @@ def carry_through(
         return leaving.without_a_job(options.name, error)
     except wait.VanishedError as refusal:
         terminal.note(str(refusal))
-        return leaving.status(run_status.MUSTER_FAILED)
+        return leaving.status(terminal.MUSTER_FAILED)
     except wait.NotAppliedError:
         rest = f"muster wait {options.name}, or muster cancel {options.name}"
         terminal.note(f"{options.name} starts once the commit is applied: {rest}")
-        return run_status.MUSTER_FAILED
+        return terminal.MUSTER_FAILED
     except wait.ImpossibleError as impossible:
         terminal.note(f"{options.name} can't start: {impossible}")
-        return leaving.give_up(options.name, "it could never start", run_status.MUSTER_FAILED)
+        return leaving.give_up(options.name, "it could never start", terminal.MUSTER_FAILED)
     except BrokenPipeError:  # a local command would be ended as well
         terminal.drop_stdout()
         terminal.note("nobody reads the output any more")
@@ -96,15 +96,15 @@ def carry_through(
         terminal.drop_stdout()
         problem = f"the output can't be written here: {error.strerror}"
         terminal.note(f"muster: {problem}; {wait.continues_text([options.name])}")
-        return run_status.MUSTER_FAILED
+        return terminal.MUSTER_FAILED
     except retries.GoneError as error:
         terminal.note(f"muster: {error}; {wait.continues_text([options.name])}")
-        return run_status.MUSTER_FAILED
+        return terminal.MUSTER_FAILED
     except typer.Exit:
         if leaving.asks_nobody:
-            return run_status.MUSTER_FAILED
+            return terminal.MUSTER_FAILED
         terminal.note(f"{options.name} may still run: muster job {options.name}")
-        return run_status.MUSTER_FAILED
+        return terminal.MUSTER_FAILED
 
 
 def _find_target(
@@ -290,7 +290,7 @@ class JobLeaving:
         if not self._signal:
             return code
         self._cancelled.wait(END_S_MAX)
-        return run_status.MUSTER_FAILED if self._failed else 128 + self._signal
+        return terminal.MUSTER_FAILED if self._failed else 128 + self._signal
 
     def without_a_job(self, name: str, error: change_requests.ChangeError) -> int:
         """Return the exit code after a submission that failed or seems to have failed.
@@ -300,7 +300,7 @@ class JobLeaving:
         """
         if not self._signal:
             problems = tuple(map(submit_options.name_option, error.problems))
-            terminal.fail(str(error), run_status.MUSTER_FAILED, problems)
+            terminal.fail(str(error), terminal.MUSTER_FAILED, problems)
         if not self.is_before:  # the signal ended git too, and a push may have succeeded
             terminal.note(f"muster: {error}")
         return self.at_once(name)
@@ -318,14 +318,14 @@ class JobLeaving:
             terminal.note(f"{name} may still run: muster cancel {name}")
         elif not self._failed:
             terminal.note(f"{name} is cancelled and has not ended yet")
-        return run_status.MUSTER_FAILED if self._failed else 128 + self._signal
+        return terminal.MUSTER_FAILED if self._failed else 128 + self._signal
 
     def give_up(self, name: str, reason: str, code: int) -> int:
         """Cancel the job if this command submitted it. Return the exit code."""
         if self._stage is _Stage.ATTACHED:
             terminal.note(f"{wait.continues_text([name])}; it existed before this command")
             return code
-        return code if self._cancel(reason) else run_status.MUSTER_FAILED
+        return code if self._cancel(reason) else terminal.MUSTER_FAILED
 
     def _begin(self) -> None:
         threading.Thread(target=self._carry_out, daemon=True).start()

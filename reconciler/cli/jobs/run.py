@@ -133,7 +133,7 @@ def run(
         written=job_fields.written_fields(fields),
     )
     submit_options.require_values(job_document.job_text(options))
-    packed = submit_code.GivenCode(code, run_status.MUSTER_FAILED)
+    packed = submit_code.GivenCode(code, terminal.MUSTER_FAILED)
     options = submit_surroundings.with_place(packed.added_to(options), mark=True)
     packed.send(server, token_file, context.identity(clone))
 
@@ -145,7 +145,7 @@ def run(
 
     place, ephemeral = (server, token_file), submit_options.ephemeral(clone, commit=commit)
     status = followed_job.carry_through(options, clone, place, follow, ephemeral=ephemeral)
-    if name is None and status != run_status.MUSTER_FAILED:  # else it may run on, or be repeated
+    if name is None and status != terminal.MUSTER_FAILED:  # else it may run on, or be repeated
         submit_folder.forget(options.submitted)
     raise typer.Exit(status)
 

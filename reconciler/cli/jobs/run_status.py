@@ -6,8 +6,6 @@ from typing import Any
 from reconciler.cli import terminal
 from reconciler.cli.jobs import wait
 
-#: Exit code of `muster run` for an error of Muster itself.
-MUSTER_FAILED = terminal.MUSTER_FAILED
 #: Ends caused by the task itself: its status is that of `muster run`.
 OWN_WILL = ("Exited", "StartFailed", "OutOfMemory", "DiskLimit")
 
@@ -34,4 +32,4 @@ def status_of(job: Json) -> int:
             return 128 + int(attempt["signal"])
         if attempt["exitCode"]:
             return int(attempt["exitCode"])
-    return MUSTER_FAILED
+    return terminal.MUSTER_FAILED

@@ -229,7 +229,7 @@ def _open_again(
         try:
             return _told(visit.run())
         except (wait.ImpossibleError, wait.VanishedError, retries.GoneError) as error:
-            terminal.fail(f"{name}: {error}", run_status.MUSTER_FAILED)
+            terminal.fail(f"{name}: {error}", terminal.MUSTER_FAILED)
 
 
 def _told(job: Any) -> int:

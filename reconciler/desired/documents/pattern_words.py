@@ -13,7 +13,7 @@ from reconciler.model.values import quantities
 
 
 class PatternWords(NamedTuple):
-    """What a pattern stands for: a requirement in words, and a text that meets it."""
+    """Words for a pattern: a requirement, and a text that meets it."""
 
     requirement: str
     example: str

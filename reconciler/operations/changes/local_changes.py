@@ -111,9 +111,11 @@ def _withdrawn(
     waiting: list[change_requests.Act], endpoint: endpoints.Endpoint, *, dry_run: bool
 ) -> list[change_requests.ChangeResult]:
     """Cancel jobs that wait for git, which no clone has, at the controller."""
+    if not waiting:
+        return []
     try:
         with api_client.ApiClient(endpoint) as api:
-            return _act_at(waiting, api, dry_run=dry_run) if waiting else []
+            return _act_at(waiting, api, dry_run=dry_run)
     except api_client.ApiError as error:
         raise _of_api(error) from error
 

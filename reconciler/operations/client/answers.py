@@ -40,7 +40,7 @@ class MissingFieldError(Exception):
         return f"{_older(url, which)}: its answer has no field {self.field!a}. {_FIX}"
 
 
-class Answer(dict[str, Any]):
+class AnswerObject(dict[str, Any]):
     """A JSON object of an answer; a field that is not there raises ``MissingFieldError``."""
 
     def __missing__(self, key: object) -> Any:
@@ -54,6 +54,6 @@ def decode(content: bytes) -> Any:
         ValueError: it is no JSON.
     """
     try:
-        return json.loads(content, object_hook=Answer)
+        return json.loads(content, object_hook=AnswerObject)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None

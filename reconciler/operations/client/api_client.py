@@ -98,7 +98,7 @@ class ApiClient:
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         try:
             if isinstance(error, answers.MissingFieldError):
-                raise ApiError(error.told(self.url, self._version())) from error
+                raise ApiError(error.told(self.url, _version(self))) from error
         finally:
             self.close()
 
@@ -120,13 +120,6 @@ class ApiClient:
             if value is not None
         }
         return self._json(path, self._send("GET", _target(path, parameters)))
-
-    def _version(self) -> str:
-        """Return the version of the controller; empty if it does not say."""
-        try:
-            return str(self.get("/v1/identity").get("version", ""))
-        except (ApiError, AttributeError):
-            return ""
 
     def data(self, path: str, meanwhile: Callable[[], object] | None = None) -> bytes:
         """Return the body of a GET as it is.
@@ -375,6 +368,14 @@ class ApiClient:
             tuple(problem.text() for problem in problems),
             rules=tuple(problem.rule for problem in problems),
         )
+
+
+def _version(api: ApiClient) -> str:
+    """Return the version of a controller; empty if it does not say."""
+    try:
+        return str(api.get("/v1/identity").get("version", ""))
+    except (ApiError, AttributeError):
+        return ""
 
 
 def _target(path: str, query: Mapping[str, str | list[str]]) -> str:

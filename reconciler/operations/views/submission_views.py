@@ -44,7 +44,7 @@ SUBMITTING = "Submitting"
 
 
 class _SubmittedJob(NamedTuple):
-    """What a list shows of a document that waits for git."""
+    """The part that a list shows of a document that waits for git."""
 
     queue: str = ""
     owner: str = ""

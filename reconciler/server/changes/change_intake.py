@@ -1,5 +1,7 @@
 """Changes that users ask for, on their way into git, and the answer when they are pushed."""
 
+from typing import NamedTuple
+
 import msgspec
 
 from reconciler.operations.audit import access_audit
@@ -41,6 +43,13 @@ class Results(envelopes.Envelope, frozen=True, kw_only=True):
     items: list[ResultView]
 
 
+class UncommittedWays(NamedTuple):
+    """The ways of submissions that are not in git: to be kept, and to be withdrawn."""
+
+    waiting: waiting_submissions.WaitingSubmissions
+    withdrawal: submission_withdrawal.SubmissionWithdrawal
+
+
 class ChangeIntake:
     """The way of users' changes: reviewed, pushed, and judged by what is in force.
 
@@ -50,9 +59,8 @@ class ChangeIntake:
         hints: have the loop look at what was pushed.
         access_log: takes refusals.
         link: has the loop's last message, by which answers have their time.
-        waiting: keeps submissions that git can't take now.
+        uncommitted: keeps submissions that git can't take now, and withdraws them.
         ephemeral: takes jobs that need no file in git.
-        withdrawal: cancels jobs that wait for git.
     """
 
     def __init__(
@@ -63,12 +71,10 @@ class ChangeIntake:
         access_log: access_audit.AccessAudit,
         link: LinkClient,
         *,
-        waiting: waiting_submissions.WaitingSubmissions,
+        uncommitted: UncommittedWays,
         ephemeral: ephemeral_intake.EphemeralIntake,
-        withdrawal: submission_withdrawal.SubmissionWithdrawal,
     ) -> None:
-        self._withdrawal = withdrawal
-        self._waiting = waiting
+        self._waiting, self._withdrawal = uncommitted
         self._ephemeral = ephemeral
         self._submitter = submitter
         self._review = review

@@ -8,7 +8,6 @@ import yaml
 
 from reconciler.cli import main, terminal
 from reconciler.cli.changes import submit_options
-from reconciler.cli.jobs import run_status
 
 
 def _submit(*words: str) -> int:
@@ -226,7 +225,7 @@ def test_nobody_runs_what_nobody_could_wait_for(
         prog_name="muster",
         standalone_mode=False,
     )
-    assert code == run_status.MUSTER_FAILED
+    assert code == terminal.MUSTER_FAILED
     said = capsys.readouterr().err
     assert told in " ".join(said.split())
     assert "may still run" not in said

@@ -69,14 +69,9 @@ class Surroundings:
         """An intake with all of this around it."""
         around: Any = self
         return change_intake.ChangeIntake(
-            around,
-            around,
-            around,
-            around,
-            around,
-            waiting=around,
+            *(around, around, around, around, around),
+            uncommitted=change_intake.UncommittedWays(around, around),
             ephemeral=around,
-            withdrawal=around,
         )
 
     def push(self, verb: remote_changes.Verb, *names: str) -> change_intake.Results:
@@ -156,7 +151,13 @@ def test_who_submits_to_a_controller_that_leads_nothing_is_warned(
 def test_without_a_repository_nothing_is_taken() -> None:
     around: Any = Surroundings()
     intake = change_intake.ChangeIntake(
-        None, around, around, around, around, waiting=around, ephemeral=around, withdrawal=around
+        None,
+        around,
+        around,
+        around,
+        around,
+        uncommitted=change_intake.UncommittedWays(around, around),
+        ephemeral=around,
     )
     with pytest.raises(errors.Failure) as failed:
         intake.require_repository()
