@@ -17,6 +17,8 @@ LIVE_CODES = (STARTING, RUNNING)
 _NO_NOTE = records.ElementNote()
 #: Beginning of the message of a pending job that can't meet its deadline.
 LATE = "its deadline can't be met "
+#: Beginning of a message about elements that were cancelled.
+OF_ELEMENTS = ("element ", "elements ")
 
 
 class JobDraft:

@@ -18,7 +18,7 @@ from reconciler.desired.git import git_commands
 
 _SUBJECTS_MAX = 50
 #: What is done to a job: the verb, its name, and perhaps why.
-_OF_JOB = re.compile(r"(?P<verb>[A-Z][a-z]+) Job/[^\s:]+(?:: (?P<reason>.+))?")
+_OF_JOB = re.compile(r"(?P<verb>[A-Z][a-z]+) Job/[^\s:\[]+(?:\[[^\s\]]*\])?(?:: (?P<reason>.+))?")
 #: What verbs do to many.
 _TO_MANY = {"Prune": "Remove the files of"}
 

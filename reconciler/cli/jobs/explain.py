@@ -10,13 +10,11 @@ import typer
 
 from reconciler.cli import array_elements, common_options, context, reason_order, terminal
 from reconciler.cli.cluster import inspect_commands
-from reconciler.cli.jobs import explain_start, job_list, run_status, show_usage
+from reconciler.cli.jobs import explain_elements, explain_start, job_list, run_status, show_usage
 from reconciler.model.values import found_values, quantities, times
 
 Json = Any
 NODES_SHOWN = 4
-#: The most nodes of an array whose elements are listed.
-ELEMENT_NODES_SHOWN = 8
 #: Events that explain where a job is, and the verb of a sentence about them.
 PLACEMENT_EVENTS = {"JobPlaced": "placed", "JobEvicted": "evicted"}
 #: Events in the history of a finished job, and how many of the newest are shown.
@@ -163,13 +161,15 @@ def _explain_job(item: Json, now: float, *, past: bool = False, element: int | N
     _say(f"{job['name']}{which} {verb} {state}{_on_nodes(job)}{_spans(job)}{leaves}.")
     if told := job_list.tasks_text(job):
         _say(f"{told}.")
-    _explain_elements(job)
+    for line in explain_elements.sentences(item, element):
+        _say(line)
     if element is not None and job.get("array"):
         newer = " The newest run does not have it." if item.get("isEarlierRun") else ""
         _say(f"\n{array_elements.describe_element(job, element)}{newer}")
     _explain_silence(item, now)
-    told_below = [one["message"] for one in item.get("reasons") or []]
-    if job.get("message") and job["message"] not in told_below:
+    told_elsewhere = [one["message"] for one in item.get("reasons") or []]
+    told_elsewhere += explain_elements.messages(item)
+    if job.get("message") and job["message"] not in told_elsewhere:
         _say(f"\n{job['message']}")
     if job["state"] in job_list.FINISHED:
         _tell_story(item)
@@ -234,25 +234,6 @@ def _allows(reason: Json) -> str:
     return "its queue may use more" if reason["code"] == "WaitingForQuota" else BELOW_LIMIT
 
 
-def _explain_elements(job: Json) -> None:
-    """Print how many elements of an array are in which state, and where they run."""
-    counts: dict[str, int] = job["elements"] if job.get("array") else {}
-    if not counts:
-        return
-    told = ", ".join(f"{count} {state}" for state, count in counts.items())
-    _say(f"\n{terminal.counted(sum(counts.values()), 'element')}: {told}.")
-    if whole := job.get("elementsOfAllRuns"):
-        _say(f"All runs of this array: {array_elements.counts_text(whole)}.")
-    here: dict[str, set[int]] = {}
-    for one in job["attempts"]:
-        if one["state"] != "Ended":
-            here.setdefault(one["node"], set()).add(one["element"])
-    for node in sorted(here)[:ELEMENT_NODES_SHOWN]:
-        _say(f"  on {node}: {_spans_of(here[node])}")
-    if len(here) > ELEMENT_NODES_SHOWN:
-        _say(f"  on {len(here) - ELEMENT_NODES_SHOWN} more nodes: muster job {job['name']}")
-
-
 def _explain_silence(item: Json, now: float) -> None:
     """Print which nodes with tasks are silent, since when, and what happens to the tasks."""
     found = item.get("silent") or []
@@ -277,17 +258,6 @@ def _explain_silence(item: Json, now: float) -> None:
     if len(found) > NODES_SHOWN:
         more = len(found) - NODES_SHOWN
         _say(f"\n{more} more nodes of this job are silent: muster job {item['job']['name']}")
-
-
-def _spans_of(numbers: set[int]) -> str:
-    """Return `2, 5-9`."""
-    spans: list[list[int]] = []
-    for number in sorted(numbers):
-        if spans and spans[-1][1] == number - 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
 
 
 def _say(text: str) -> None:

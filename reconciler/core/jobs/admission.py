@@ -19,6 +19,7 @@ from reconciler.model import desired
 from reconciler.model.rules import past_runs
 from reconciler.model.state import outcome, records, scheduler_state
 from reconciler.model.state.states import AttemptState, JobState
+from reconciler.model.values import index_ranges
 
 #: Desired state, documents by name, and their changes once the outcome is absorbed.
 _Next = tuple[desired.Desired, dict[str, desired.Job], dict[str, desired.Job]]
@@ -157,14 +158,14 @@ def admit(context: cycle_context.CycleContext, desired_state: desired.Desired) -
         room = context.observed.scheduler_state.kept
         for name in compared.kept_to_time(documents, jobs.known, room, touched):
             with job_errors.JobErrorScope(name):
-                admit_job(context, documents[name], desired_state.structure)
+                admit_job(context, documents[name], desired_state)
         return
     names, without = compared.look(desired_state, jobs.known, context.observed.active, touched)
     for name in names:
         record, spec = jobs.known.get(name), documents[name]
         if record is None or record.spec is not spec or record.described:
             with job_errors.JobErrorScope(name):
-                admit_job(context, spec, desired_state.structure)
+                admit_job(context, spec, desired_state)
     recovery = desired_state.recovery
     for name in sorted(recovery.ephemeral) if recovery is not None else ():
         draft = jobs.drafts.get(name)
@@ -186,7 +187,7 @@ def admit_successors(context: cycle_context.CycleContext, desired_state: desired
 
     Runs whose last task has left its node in this cycle take over what they kept until then.
     """
-    jobs, structure = context.jobs, desired_state.structure
+    jobs = context.jobs
     for name in context.jobs.finished_now:
         spec = desired_state.jobs.get(name)
         draft = context.jobs.drafts.get(name)
@@ -198,7 +199,7 @@ def admit_successors(context: cycle_context.CycleContext, desired_state: desired
         elif draft.spec.key != spec.key:
             with job_errors.JobErrorScope(name):
                 context.jobs.archive_finished(name)
-                admit_job(context, spec, structure)
+                admit_job(context, spec, desired_state)
     for name, draft in list(jobs.drafts.items()):
         spec = desired_state.jobs.get(name)
         if spec is None or draft.spec is spec or draft.finished or draft.removed:
@@ -206,11 +207,11 @@ def admit_successors(context: cycle_context.CycleContext, desired_state: desired
         is_same = (draft.spec.key, draft.spec.owner) == (spec.key, spec.owner)
         if is_same and not draft.live_count():
             with job_errors.JobErrorScope(name):
-                admit_job(context, spec, structure)
+                admit_job(context, spec, desired_state)
 
 
 def admit_job(
-    context: cycle_context.CycleContext, spec: desired.Job, structure: desired.Structure
+    context: cycle_context.CycleContext, spec: desired.Job, desired_state: desired.Desired
 ) -> None:
     """Begin, change or replace one job's run."""
     jobs, events = context.jobs, context.events
@@ -225,7 +226,7 @@ def admit_job(
             _take_into_git(jobs, spec)
         if not record.finished and record.spec != spec:
             if record.spec.owner == spec.owner:
-                _take_over(context, spec, structure)
+                _take_over(context, spec, desired_state)
             else:
                 _keep_owner(jobs, events, spec, record.spec.owner)
         return
@@ -322,8 +323,31 @@ def _keep_owner(
         events.add("JobChangeIgnored", message, job=spec.name)
 
 
+def _tell_elements(
+    events: cycle_events.CycleEvents,
+    draft: job_draft.JobDraft,
+    taken: desired.Job,
+    desired_state: desired.Desired,
+) -> None:
+    """Tell which elements of a run that have not ended are now cancelled, held or released."""
+    spec, open_codes = draft.spec, {job_draft.PENDING, *job_draft.LIVE_CODES}
+    ended = {element for element, code in enumerate(draft.elements) if code not in open_codes}
+    if cancelled := taken.newly_cancelled(spec) - ended:
+        for told in desired_state.why_elements_cancelled(spec.name, cancelled):
+            events.add("ElementsCancelled", told, job=spec.name)
+            if not draft.message or draft.message.startswith(job_draft.OF_ELEMENTS):
+                draft.message = told
+    before, after = map(index_ranges.parse, (spec.array_held, taken.array_held))
+    if held := set(after).difference(before, ended):
+        told = f"{desired.elements_text(held)} held by its document"
+        events.add("JobHoldAsked", told, job=spec.name)
+    if released := set(before).difference(after, ended):
+        told = f"its document no longer holds {desired.elements_text(released)}"
+        events.add("JobReleased", told, job=spec.name)
+
+
 def _take_over(
-    context: cycle_context.CycleContext, spec: desired.Job, structure: desired.Structure
+    context: cycle_context.CycleContext, spec: desired.Job, desired_state: desired.Desired
 ) -> None:
     """Apply queue, priority, limits, labels and holds, which may change while a run is alive.
 
@@ -337,7 +361,9 @@ def _take_over(
     if draft.live_count():
         room = context.observed.scheduler_state.kept
         nodes = functools.partial(_nodes_of, context.attempts, spec.name)
-        kept = run_terms.kept_fields(structure, draft.spec, spec, run_terms.Reserved(room, nodes))
+        kept = run_terms.kept_fields(
+            desired_state.structure, draft.spec, spec, run_terms.Reserved(room, nodes)
+        )
     taken = run_terms.keep_folder(draft.spec, run_terms.keep(draft.spec, spec, kept))
     if draft.spec.suspend != taken.suspend:
         if taken.suspend:
@@ -347,6 +373,8 @@ def _take_over(
             if draft.state is JobState.HELD:
                 draft.spec = taken
                 jobs.set_state(draft, JobState.PENDING)
+    if draft.spec.array_count is not None:
+        _tell_elements(events, draft, taken, desired_state)
     draft.spec = taken
     if kept:
         message = run_terms.message(kept)

@@ -17,6 +17,7 @@ from reconciler.desired.documents import revision_limits
 from reconciler.desired.git import git_commands, source
 from reconciler.model import desired
 from reconciler.model.rules import review_findings
+from reconciler.model.values import index_ranges
 
 #: From how many changed files on the garbage collector is paused while they are read.
 _MANY_FILES = 100
@@ -243,8 +244,8 @@ class RevisionInForce:
         self._approvals = review_findings.unused(self._approvals, self._state.used) if held else ()
 
     def _note_removals(self, before: Mapping[str, desired.Job]) -> None:
-        """Note who took out the jobs that a revision removed. The latest are remembered, because
-        the loop may not see each revision.
+        """Note who took out the jobs that a revision removed, and who cancelled elements. The
+        latest are remembered, because the loop may not see each revision.
         """
         now, refused = self._state.jobs, self._state.refused
         if now is before:
@@ -254,12 +255,24 @@ class RevisionInForce:
             for name, job in before.items()
             if name not in now and name not in refused
         }
-        if not gone:
+        cancelled = {
+            f"Job/{name}": (job.path, added)
+            for name, job in now.items()
+            if job.array_cancelled
+            and (old := before.get(name)) is not None
+            and old is not job
+            and (added := job.newly_cancelled(old))
+        }
+        if not gone and not cancelled:
             return
-        left = {name: one for name, one in self._removals.items() if f"Job/{name}" not in gone}
-        kept = left
+        kept = {
+            name: one
+            for name, one in self._removals.items()
+            if f"Job/{name}" not in gone and not _tells(name, cancelled)
+        }
         with contextlib.suppress(git_commands.GitError, OSError):
             found = self._lineage.removals(dict(list(gone.items())[:REMOVALS_MAX]))
+            found |= self._lineage.element_removals(dict(list(cancelled.items())[:REMOVALS_MAX]))
             kept |= {label.removeprefix("Job/"): one for label, one in found.items()}
         self._removals = dict(list(kept.items())[-REMOVALS_MAX:])
 
@@ -318,6 +331,13 @@ class RevisionInForce:
             return revision_limits.ReadingBudget(limits, *kept).read(self._source, blobs)
         except revision_limits.RevisionTooLargeError as error:
             raise self._lineage.too_large(head, error) from None
+
+
+def _tells(name: str, cancelled: Mapping[str, tuple[str, frozenset[int]]]) -> bool:
+    """Return True if a removal tells of an element that was cancelled again."""
+    job, _, elements = name.rstrip("]").partition("[")
+    found = cancelled.get(f"Job/{job}")
+    return found is not None and not found[1].isdisjoint(index_ranges.parse(elements))
 
 
 def _suspended(

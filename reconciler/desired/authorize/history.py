@@ -18,7 +18,7 @@ from reconciler.desired.authorize import (
 from reconciler.desired.documents import document_reader, name_owners, revision_limits
 from reconciler.desired.git import commit_log, source, tree_diff
 from reconciler.model import desired
-from reconciler.model.values import revision_names
+from reconciler.model.values import index_ranges, revision_names
 
 #: Heads that were accepted and are remembered.
 TAKEN_MAX = 100
@@ -30,7 +30,8 @@ TOO_MANY = "too-many-commits"
 REMOVED_PATHS_MAX, REMOVERS_MAX = 1000, 100
 #: The subject of a commit of ``muster cancel``, alone or with other requests of the same person.
 _CANCEL = re.compile(
-    r"Cancel (?:(?P<label>Job/[^\s:]+)|[0-9]+ jobs?(?:, [^:]*)?)(?:: (?P<reason>.+))?"
+    r"Cancel (?:(?P<label>Job/[^\s:\[]+(?:\[[^\s\]]*\])?)|[0-9]+ jobs?(?:, [^:]*)?)"
+    r"(?:: (?P<reason>.+))?"
 )
 
 
@@ -294,6 +295,29 @@ class Lineage:
             for label, commit in found.items()
         }
 
+    def element_removals(
+        self, wanted: Mapping[str, tuple[str, frozenset[int]]]
+    ) -> dict[str, desired.Removal]:
+        """Return who cancelled elements of arrays, by ``Job/NAME[ELEMENTS]``, as far as the commits
+        tell.
+
+        Args:
+            wanted: the file of each array, and the elements, by its label.
+
+        Raises:
+            GitError: a commit cannot be read.
+        """
+        line = self._reached()
+        if not line:
+            return {}
+        found = name_owners.cancellers(self._source, line, wanted, self._parsed)
+        told: dict[str, desired.Removal] = {}
+        for label, commits in found.items():
+            for commit, elements in reversed(commits):
+                named = f"{label}[{index_ranges.fold(elements)}]"
+                told[named] = removal_by(commit, self.signers.get(commit.id), label)
+        return told
+
     def _reached(self) -> Sequence[commit_log.Commit]:
         """Return the line up to the commit that is applied now."""
         ids = [one.id for one in self.line]
@@ -312,11 +336,12 @@ def removal_by(commit: commit_log.Commit, signer: str | None, label: str) -> des
     Args:
         commit: it.
         signer: who signed it. Empty: an unknown signer. None: signatures are not checked.
-        label: of the object. A request for another one alone says nothing about it.
+        label: of the object, or of the array of elements. A request for another one alone says
+            nothing about it.
     """
     who = commit.author if signer is None else signer or f"nobody known (claims {commit.author})"
     cancel = _CANCEL.fullmatch(commit.subject)
-    if cancel is not None and cancel["label"] not in {None, label}:
+    if cancel is not None and (cancel["label"] or label).partition("[")[0] != label:
         cancel = None
     return desired.Removal(
         by=who,

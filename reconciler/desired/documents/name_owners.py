@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection, Mapping, MutableMapping, Seque
 
 from reconciler.desired.documents import document_reader
 from reconciler.desired.git import commit_log, source
+from reconciler.model.documents import job_spec
+from reconciler.model.values import index_ranges
 
 #: The most commits that are gone through, the newest; what is older counts as having come at once.
 COMMITS_MAX = 1000
@@ -130,6 +132,46 @@ def removers(
     return found
 
 
+def cancellers(
+    repository: source.GitSource,
+    line: Sequence[commit_log.Commit],
+    wanted: Mapping[str, tuple[str, frozenset[int]]],
+    parsed: MutableMapping[str, document_reader.File] | None = None,
+) -> dict[str, list[tuple[commit_log.Commit, frozenset[int]]]]:
+    """Return the last commits that cancelled elements of arrays, and which each did, by label.
+
+    Args:
+        repository: of the commits.
+        line: commits, the oldest first; each is compared with its parent.
+        wanted: the file of each array and the elements that are looked for, by label.
+        parsed: cache of parsed blobs, which is filled; None: no cache.
+
+    Raises:
+        GitError: a commit cannot be read.
+    """
+    read = _BlobReader(repository, {} if parsed is None else parsed)
+    left = {label: elements for label, (_, elements) in wanted.items()}
+    at: dict[str, list[str]] = {}
+    for label, (path, _) in wanted.items():
+        at.setdefault(path, []).append(label)
+    found: dict[str, list[tuple[commit_log.Commit, frozenset[int]]]] = {}
+    for commit, changes in reversed(list(repository.along(line[-COMMITS_MAX:]))):
+        for path, old, new in changes:
+            for label in at.get(path, ()):
+                if not left[label]:
+                    continue
+                before, after = read.cancelled(old, label), read.cancelled(new, label)
+                if (
+                    before is not None
+                    and after is not None
+                    and (by := left[label] & after) > (by & before)
+                ):
+                    by -= before
+                    found.setdefault(label, []).append((commit, by))
+                    left[label] -= by
+    return found
+
+
 class _BlobReader:
     """A reader of blobs that parses each once."""
 
@@ -145,8 +187,23 @@ class _BlobReader:
         """Return True if a file holds an object; as before if nobody can tell."""
         if blob is None:
             return False
+        file = self._file(blob)
+        return any(one.label == label for one in file.documents) or (file.opaque and before)
+
+    def cancelled(self, blob: str | None, label: str) -> frozenset[int] | None:
+        """Return the cancelled elements of an array; None if a file does not hold it soundly."""
+        documents = () if blob is None else self._file(blob).documents
+        part = next((one.part for one in documents if one.label == label), None)
+        if not isinstance(part, job_spec.JobDocument) or part.spec.array is None:
+            return None
+        try:
+            return frozenset(index_ranges.parse(part.spec.array.cancelled or ""))
+        except index_ranges.IndexRangeError:
+            return None
+
+    def _file(self, blob: str) -> document_reader.File:
         file = self._parsed.get(blob)
         if file is None:
             file = document_reader.read(self._repository.blobs([blob])[0])
             self._parsed[blob] = file
-        return any(one.label == label for one in file.documents) or (file.opaque and before)
+        return file

@@ -302,6 +302,13 @@ class Job(msgspec.Struct, frozen=True):
             return index_ranges.parse(self.array_indexes)
         return range(self.element_count)
 
+    def newly_cancelled(self, before: "Job") -> frozenset[int]:
+        """Return the elements that it cancels and ``before`` did not, if it is the same run."""
+        if self.key != before.key or self.array_cancelled == before.array_cancelled:
+            return frozenset()
+        earlier = index_ranges.parse(before.array_cancelled)
+        return frozenset(index_ranges.parse(self.array_cancelled)).difference(earlier)
+
     def element_text(self, element: int) -> str:
         """Return an array element as the subject of a sentence, or the job if it is no array."""
         return "it" if self.array_count is None else f"element {element}"

@@ -1,7 +1,7 @@
 """Everything that a revision asks for, with its problems, what is held, and its sync status."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 import msgspec
@@ -11,7 +11,7 @@ from reconciler.model.desired.pools import Pool, Volume, merge_levels
 from reconciler.model.desired.queues import Queue, Quota, Reservation
 from reconciler.model.desired.settings import AdmissionPolicy, ClusterSettings, Prune
 from reconciler.model.policy.access import Access
-from reconciler.model.values import log_lines, times
+from reconciler.model.values import index_ranges, log_lines, times
 
 
 class Structure(msgspec.Struct, frozen=True):
@@ -201,17 +201,29 @@ class RefusedJob(msgspec.Struct, frozen=True):
 
 #: The message about a job whose document is gone, if the commit that removed it is unknown.
 REMOVED = "its document was removed from git"
-#: The form of ``Removal.text``.
-_REMOVAL = re.compile(r"(?:cancelled|removed from git) by .* at \S+Z in [0-9a-f]{7}(?:: .*)?")
+#: The form of ``Removal.text``, also behind the elements that it is about.
+_REMOVAL = re.compile(
+    r"(?P<elements>elements? [0-9,:-]+ |[0-9]+ elements )?(?:cancelled|removed from git) by .* "
+    r"at \S+Z in [0-9a-f]{7}(?:: .*)?"
+)
+#: What is told about elements if the commit that cancelled them is unknown, or not to be told.
+_ELEMENTS_CANCELLED = "cancelled by its document"
+#: The most characters of a set of elements that are told as they are.
+ELEMENTS_TEXT_MAX = 200
 
 
 def without_remover(message: str) -> str:
-    """Return a message about a job without who took its document out of git, and why."""
-    return REMOVED if _REMOVAL.fullmatch(message) else message
+    """Return a message about a job without who took its document out of git, or cancelled elements
+    of it, and why.
+    """
+    found = _REMOVAL.fullmatch(message)
+    if found is None:
+        return message
+    return f"{found['elements']}{_ELEMENTS_CANCELLED}" if found["elements"] else REMOVED
 
 
 class Removal(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The commit that took a job's document out of git.
+    """The commit that took a job's document out of git, or cancelled elements of an array.
 
     Attributes:
         by: who signed the commit, if that was checked, else its author.
@@ -227,12 +239,24 @@ class Removal(msgspec.Struct, frozen=True, omit_defaults=True):
     is_cancel: bool = False
     reason: str = ""
 
-    def text(self) -> str:
-        """``cancelled by WHO at TIME in COMMIT: REASON``, or ``removed from git by`` and so on."""
-        verb = "cancelled" if self.is_cancel else "removed from git"
+    def text(self, elements: str = "") -> str:
+        """``cancelled by WHO at TIME in COMMIT: REASON``, or ``removed from git by`` and so on.
+
+        ``elements``: the subject, if it is elements of an array. Their documents stay in git.
+        """
+        verb = "cancelled" if self.is_cancel or elements else "removed from git"
+        verb = f"{elements} {verb}" if elements else verb
         because = f": {self.reason}" if self.reason else ""
         told = f"{verb} by {self.by} at {times.format_time(self.at)} in {self.commit[:7]}{because}"
         return log_lines.escape(told)
+
+
+def elements_text(elements: Collection[int]) -> str:
+    """Return elements of an array as the subject of a sentence: their number if they are many."""
+    told = index_ranges.fold(elements)
+    if len(told) > ELEMENTS_TEXT_MAX:
+        return f"{len(elements)} elements"
+    return f"element{'' if len(elements) == 1 else 's'} {told}"
 
 
 class Desired(msgspec.Struct, frozen=True):
@@ -243,7 +267,8 @@ class Desired(msgspec.Struct, frozen=True):
     is there in its last good version. ``refused`` maps jobs without any good version to their
     problem, shown as ``Invalid``. ``quarantined`` maps quarantined jobs to the message about them.
     ``recovery`` is set while the store may be older than what nodes run. ``removals`` maps jobs
-    that were taken out of git lately to who did that, as far as it is known.
+    that were taken out of git lately, and ``NAME[ELEMENTS]`` of elements that were cancelled, to
+    who did that, as far as it is known.
     """
 
     generation: int = 0
@@ -259,6 +284,17 @@ class Desired(msgspec.Struct, frozen=True):
         """Return the message about a job whose document is gone."""
         removal = self.removals.get(job)
         return REMOVED if removal is None else removal.text()
+
+    def why_elements_cancelled(self, job: str, elements: Collection[int]) -> list[str]:
+        """Return a sentence for each commit that cancelled some elements of an array."""
+        told, left = [], set(elements)
+        for name, removal in reversed(list(self.removals.items())):
+            if name.startswith(f"{job}["):
+                by = left.intersection(index_ranges.parse(name.rpartition("[")[2].rstrip("]")))
+                told += [removal.text(elements_text(by))] if by else []
+                left -= by
+        told += [f"{elements_text(left)} {_ELEMENTS_CANCELLED}"] if left else []
+        return told[::-1]
 
     @property
     def awaiting(self) -> frozenset[str]:

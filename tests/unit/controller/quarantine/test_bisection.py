@@ -161,10 +161,10 @@ def test_a_job_of_a_revision_that_a_phase_names_is_left_out_without_a_search(
     leader.cycle()
     admit_job = admission.admit_job
 
-    def raising(context: Any, spec: Any, structure: Any) -> None:
+    def raising(context: Any, spec: Any, desired_state: Any) -> None:
         if spec.name == POISON:
             raise KeyError("a secret of somebody's")
-        admit_job(context, spec, structure)
+        admit_job(context, spec, desired_state)
 
     monkeypatch.setattr(admission, "admit_job", raising)
     leader.core.calls = 0

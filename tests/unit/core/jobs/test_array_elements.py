@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from reconciler.model import desired
 from reconciler.model.state.states import JobState
 from tests.unit.core.world import World, job
 
@@ -13,6 +14,10 @@ def change(world: World, **changes: Any) -> None:
     """Commit the document of ``a`` with other fields."""
     world.commit(msgspec.structs.replace(world.memory.jobs["a"].spec, **changes))
     world.settle()
+
+
+def _told(world: World, kind: str) -> list[str]:
+    return [one.message for each in world.outcomes for one in each.events if one.kind == kind]
 
 
 def running(world: World) -> set[int]:
@@ -112,3 +117,31 @@ def test_elements_run_again_without_the_others() -> None:
     world.end("a", element=1)
     world.end("a", element=3)
     assert world.state("a") is JobState.SUCCEEDED
+
+
+def test_cancelled_elements_say_who_cancelled_them_unless_they_had_ended() -> None:
+    world = World(nodes=1, cpu=3)
+    world.commit(job("a", array_count=5))
+    world.settle()
+    world.end("a", element=0)
+    by_ada = desired.Removal("ada@example.org", "1a2b3c4d" * 5, 60.0, True, "wrong data")
+    world.removals = {"a[0,2]": by_ada}
+    change(world, array_cancelled="0,2,4")
+    told = [
+        "element 4 cancelled by its document",
+        "element 2 cancelled by ada@example.org at 1970-01-01T00:01:00.000Z in 1a2b3c4: wrong data",
+    ]
+    assert _told(world, "ElementsCancelled") == told
+    assert world.memory.jobs["a"].message == told[-1]
+    world.settle()
+    assert _told(world, "ElementsCancelled") == told, "told once"
+
+
+def test_held_and_released_elements_are_told() -> None:
+    world = World(nodes=1, cpu=3)
+    world.commit(job("a", array_count=5))
+    world.settle()
+    change(world, array_held="1,2,4")
+    change(world, array_held="4")
+    assert _told(world, "JobHoldAsked") == ["elements 1,2,4 held by its document"]
+    assert _told(world, "JobReleased") == ["its document no longer holds elements 1,2"]

@@ -134,3 +134,74 @@ def test_what_terminals_obey_is_no_part_of_the_message(
 ) -> None:
     repository.commit({"jobs/a.yaml": None}, message="Cancel Job/a: \x1b[31mred")
     assert "\x1b" not in one.load().why_removed("a")
+
+
+ARRAY = {"queues.yaml": queue("research"), "jobs/s.yaml": job("s", array="{count: 9}")}
+
+
+def _cancelled(elements: str, priority: int = 0, run: int = 1) -> dict[str, str | None]:
+    array = f"{{count: 9, cancelled: '{elements}'}}"
+    return {"jobs/s.yaml": job("s", array=array, priority=priority, run=run)}
+
+
+@pytest.fixture
+def sweep(repository: Repository, make: Make) -> loader.Loader:
+    """A loader that has read an array."""
+    repository.commit(ARRAY)
+    made = make()
+    made.load()
+    return made
+
+
+def test_cancelled_elements_say_who_when_and_why(
+    repository: Repository, sweep: loader.Loader
+) -> None:
+    message = f"Cancel Job/s[0-8:2]: wrong data\n\nMuster-Submitter: {ADA}"
+    commit = repository.commit(_cancelled("0-8:2"), author=ADA, message=message, at=60)
+    value = sweep.load()
+    removal = desired.Removal(ADA, commit, 60.0, True, "wrong data")
+    assert value.removals == {"s[0-8:2]": removal}
+    assert value.why_elements_cancelled("s", [2, 4]) == [
+        f"elements 2,4 cancelled by {ADA} at 1970-01-01T00:01:00.000Z in {commit[:7]}: wrong data"
+    ]
+
+
+def test_each_commit_of_one_look_answers_for_the_elements_that_it_cancelled(
+    repository: Repository, sweep: loader.Loader
+) -> None:
+    by_ada = repository.commit(_cancelled("3"), author=ADA, message="Cancel Job/s[3]: mine")
+    repository.commit(_cancelled("3", priority=7), author=BOB, message="Cancel Job/b: another")
+    by_bob = repository.commit(_cancelled("1,3,7", priority=7), author=BOB, message="Tidy up")
+    value = sweep.load()
+    found = {name: (each.by, each.commit, each.reason) for name, each in value.removals.items()}
+    assert found == {"s[3]": (ADA, by_ada, "mine"), "s[1,7]": (BOB, by_bob, "")}
+    told = value.why_elements_cancelled("s", [1, 3, 5])
+    assert [one.partition(" at ")[0] for one in told] == [
+        "element 5 cancelled by its document",
+        f"element 3 cancelled by {ADA}",
+        f"element 1 cancelled by {BOB}",
+    ]
+
+
+def test_an_element_that_is_cancelled_again_is_of_the_later_commit(
+    repository: Repository, sweep: loader.Loader
+) -> None:
+    repository.commit(_cancelled("3"), author=ADA)
+    sweep.load()
+    repository.commit(ARRAY, author=ADA)
+    sweep.load()
+    repository.commit(_cancelled("2-4"), author=BOB)
+    assert {name: each.by for name, each in sweep.load().removals.items()} == {"s[2-4]": BOB}
+
+
+def test_elements_that_a_new_array_or_a_new_run_leaves_out_are_no_news(
+    repository: Repository, sweep: loader.Loader
+) -> None:
+    other = job("t", array="{count: 3, cancelled: '1'}")
+    repository.commit({**_cancelled("3", run=2), "jobs/t.yaml": other}, author=ADA)
+    assert sweep.load().removals == {}
+
+
+def test_many_elements_are_told_by_their_number() -> None:
+    told = desired.Desired().why_elements_cancelled("s", [n * n for n in range(300)])
+    assert told == ["300 elements cancelled by its document"]

@@ -3,6 +3,7 @@
 import pytest
 
 from reconciler.model import desired
+from reconciler.model.values import index_ranges
 from reconciler.operations.views import unread_views, view_types
 
 
@@ -19,3 +20,13 @@ def test_who_took_a_job_out_of_git_is_not_everybodys(is_cancel: bool) -> None:
 )
 def test_other_ends_are_told_as_they_are(message: str) -> None:
     assert desired.without_remover(message) == message
+
+
+@pytest.mark.parametrize("elements", [(3,), (1, 2, 3, 9), tuple(n * n for n in range(300))])
+def test_who_cancelled_elements_is_not_everybodys(elements: tuple[int, ...]) -> None:
+    removal = desired.Removal("ada@example.org", "1a2b3c4d", 60.0, True, "a customer's name")
+    named = desired.elements_text(elements)
+    job = f"s[{index_ranges.fold(elements)}]"
+    (told,) = desired.Desired(removals={job: removal}).why_elements_cancelled("s", elements)
+    assert told == removal.text(named)
+    assert desired.without_remover(told) == f"{named} cancelled by its document"
