@@ -122,10 +122,14 @@ class StoreReader:
         if run is None and ended_by is None and (key := codec.job(rows[0].body).described):
             table = schema.JOBS.c
             rows = self.rows(sa.select(table.key, table.body).where(table.key == key)) or rows
-        notes = schema.NOTES.c
-        found = self.rows(sa.select(notes.element, notes.body).where(notes.job_key == rows[0].key))
         with database.told(self.url):
-            return codec.job(rows[0].body, {row.element: codec.note(row.body) for row in found})
+            return codec.job(rows[0].body, self._notes(rows[0].key))
+
+    def _notes(self, key: str) -> dict[int, records.ElementNote]:
+        """Return the notes of a run's elements."""
+        notes = schema.NOTES.c
+        found = self.rows(sa.select(notes.element, notes.body).where(notes.job_key == key))
+        return {row.element: codec.note(row.body) for row in found}
 
     def highest_run(self, name: str) -> int:
         """Return the highest number of a run of a job; 0: there is none."""
@@ -133,12 +137,14 @@ class StoreReader:
         (row,) = self.rows(sa.select(sa.func.max(table.run)).where(table.name == name))
         return int(row[0] or 0)
 
-    def run(self, key: str) -> records.JobRecord | None:
-        """Return the run with a key, without elements' notes."""
+    def run(self, key: str, *, noted: bool = False) -> records.JobRecord | None:
+        """Return the run with a key; with its elements' notes if ``noted``."""
         table = schema.JOBS.c
         with database.told(self.url):
             rows = self.rows(sa.select(table.body).where(table.key == key))
-            return codec.job(rows[0].body) if rows else None
+            if not rows:
+                return None
+            return codec.job(rows[0].body, self._notes(key) if noted else None)
 
     def has_begun(self, key: str) -> bool:
         """Return True if a run with a key began, or may never begin; its record may be gone."""
@@ -277,14 +283,20 @@ class StoreReader:
         job: str | None = None,
         node: str | None = None,
         until: float | None = None,
+        run: records.JobRecord | None = None,
         limit: int = 1000,
     ) -> list[events.Event]:
         """Return events in order: those after ``after``, or without it the newest ``limit``.
 
-        ``until``: none that happened later.
+        ``until``: none that happened later. ``run``: only those of the time of this run, and none
+        of attempts of other runs. The limit counts what is left.
         """
+        if run is None:
+            span = None
+        else:
+            job, span = run.name, statements.RunSpan(run.key, run.submitted_at, run.ended_at)
         rows = self.rows(
-            statements.happened(after=after, job=job, node=node, until=until, limit=limit)
+            statements.happened(after=after, job=job, node=node, until=until, run=span, limit=limit)
         )
         found = [events.Event(*tuple(row)) for row in rows]  # columns in the order of its fields
         return found if after is not None else found[::-1]

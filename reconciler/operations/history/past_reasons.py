@@ -23,7 +23,7 @@ from reconciler.model.state.states import AttemptState, JobState
 from reconciler.model.values import quantities, times
 from reconciler.model.values.resources import Resources
 from reconciler.operations.history import cycle_replay
-from reconciler.operations.views import job_views, json_format, view_types
+from reconciler.operations.views import array_views, job_views, json_format, view_types
 from reconciler.store import StoreError, StoreReader
 
 #: Exit codes of the process; what is printed is an ``Explained`` or a sentence that says why not.
@@ -83,7 +83,10 @@ class SilentNode(json_format.View, frozen=True):
 
 
 class Explained(json_format.View, frozen=True):
-    """A job at a moment, with its queue then and its events until then."""
+    """A job at a moment, with its queue then and its events until then.
+
+    ``isEarlierRun``: a later run had begun by then, without the element that was asked for.
+    """
 
     job: view_types.JobView
     queue: view_types.QueueView | None
@@ -92,6 +95,7 @@ class Explained(json_format.View, frozen=True):
     borrowers: list[Borrower] = []
     not_reclaimed: str = ""
     silent: list[SilentNode] = []
+    is_earlier_run: bool = False
 
 
 def not_reclaimed(
@@ -169,7 +173,9 @@ def _silent(node: records.NodeRecord, attempts: Sequence[records.AttemptRecord])
     )
 
 
-def explain(reader: StoreReader, name: str, at: float, limit: int = 100) -> Explained:
+def explain(
+    reader: StoreReader, name: str, at: float, limit: int = 100, element: int | None = None
+) -> Explained:
     """Return a job as it was after the last cycle at or before ``at``.
 
     Args:
@@ -177,6 +183,7 @@ def explain(reader: StoreReader, name: str, at: float, limit: int = 100) -> Expl
         name: of the job.
         at: seconds since the epoch.
         limit: the most events.
+        element: of an array: of the runs until then the newest that has it; None: the newest.
 
     Raises:
         ReplayError: no cycle of that time can be replayed.
@@ -188,16 +195,18 @@ def explain(reader: StoreReader, name: str, at: float, limit: int = 100) -> Expl
     after = observed_state.ObservedState.as_of(call.observed)
     after.absorb(call.result)
     status = call.wanted.status
-    found_job = _job(reader, name, after, call)
+    found_job = _job(reader, name, after, call, element)
     if found_job is None:
         raise UnknownJobError(
             f"there was no Job/{name} at {times.format_time(at)} (cycle {found.cycle}, of "
             f"{times.format_time(call.now)}, revision {status.jobs_revision or 'none'})"
         )
-    shown, spec = found_job
+    shown, record, is_earlier = found_job
+    spec = None if record is None else record.spec
     queues = {usage.name: usage for usage in call.told.queues}
     queue = queues.get(shown.queue)
-    happened = reader.events(job=name, until=call.now, limit=limit)
+    run = record if is_earlier else None
+    happened = reader.events(job=name, until=call.now, run=run, limit=limit)
     return Explained(
         job=shown,
         queue=None if queue is None else job_views.queue_view(queue),
@@ -205,6 +214,7 @@ def explain(reader: StoreReader, name: str, at: float, limit: int = 100) -> Expl
         borrowers=borrowers(call.told.queues, shown.queue) if shown.reasons else [],
         not_reclaimed=not_reclaimed(spec, shown, call.told.queues) if spec else "",
         silent=silent((one for one in after.attempts.values() if one.job == name), after.nodes),
+        is_earlier_run=is_earlier,
         replayed=ReplayedCycle(
             asked=times.format_time(at),
             decided=times.format_time(call.now),
@@ -223,21 +233,26 @@ def _job(
     name: str,
     then: observed_state.ObservedState,
     call: cycle_journal.JournalledCycle,
-) -> tuple[view_types.JobView, desired.Job | None] | None:
-    """Return the job from the records, from git if it could never run, or as it ended."""
+    element: int | None,
+) -> tuple[view_types.JobView, records.JobRecord | None, bool] | None:
+    """Return the job from the records, from git if it could never run, or as it ended, and whether
+    it is an earlier run, which has the element that is asked for.
+    """
     wanted, now = call.wanted, call.now
     record = then.jobs.get(name)
     if record is None and name in wanted.refused:
         checked_at = wanted.status.checked_at or now
         is_undecided = name in job_views.undecided_jobs(wanted.status)
         why = wanted.refused[name]
-        return job_views.refused_view(name, why, checked_at, is_undecided=is_undecided), None
+        shown = job_views.refused_view(name, why, checked_at, is_undecided=is_undecided)
+        return shown, None, False
     if record is None:
         # it may have left the memory before, and come again since; its end is its end
         record = reader.job(name, ended_by=now)
         if record is None:
             return None
-    tries = _attempts(reader, record, then, now)
+    newest, record = record, array_views.run_of_element(reader, record, element)
+    tries = _attempts(reader, record, then, now, element)
     view = job_views.job_view(
         record,
         attempts=tries,
@@ -246,26 +261,37 @@ def _job(
         place=_place(record, then),
         expected=call.told.expected.get(name),
     )
-    return view, record.spec
+    return array_views.with_indexes(view, record, reader), record, record is not newest
 
 
 def _attempts(
-    reader: StoreReader, job: records.JobRecord, then: observed_state.ObservedState, now: float
+    reader: StoreReader,
+    job: records.JobRecord,
+    then: observed_state.ObservedState,
+    now: float,
+    element: int | None,
 ) -> list[records.AttemptRecord]:
-    """Return the attempts of that moment: active ones as they were, concluded ones as they are."""
+    """Return the attempts of that moment: active ones as they were, concluded ones as they are.
+
+    Those at the element that is asked for come first.
+    """
+    most = job_views.ATTEMPTS_IN_JOB
     under_way = [attempt for attempt in then.attempts.values() if attempt.job_key == job.key]
     known = {attempt.id for attempt in under_way}
+    stored = reader.attempts(job.key, limit=most)
+    if element is not None and job.spec.array_count is not None:
+        stored = [*reader.attempts(job.key, element=element, limit=most), *stored]
     concluded = [
         attempt
-        for attempt in reader.attempts(job.key, limit=job_views.ATTEMPTS_IN_JOB)
+        for attempt in {one.id: one for one in stored}.values()
         if attempt.id not in known
         and attempt.state is AttemptState.ENDED
         and attempt.ended_at is not None
         and attempt.ended_at <= now
     ]
     found = under_way + concluded
-    found.sort(key=lambda a: (a.element, a.try_number, a.group, a.index))
-    return found[: job_views.ATTEMPTS_IN_JOB]
+    found.sort(key=lambda a: (a.element != element, a.element, a.try_number, a.group, a.index))
+    return found[:most]
 
 
 def _place(job: records.JobRecord, then: observed_state.ObservedState) -> int | None:
@@ -298,11 +324,12 @@ def main() -> int:
     options.add_argument("--job", required=True)
     options.add_argument("--at", required=True, type=float)
     options.add_argument("--limit", type=int, default=100)
+    options.add_argument("--element", type=int)
     given = options.parse_args()
     os.nice(NICENESS)
     try:
         with contextlib.closing(StoreReader.open(given.store)) as reader:
-            explained = explain(reader, given.job, given.at, given.limit)
+            explained = explain(reader, given.job, given.at, given.limit, given.element)
     except (cycle_replay.ReplayError, UnknownJobError) as error:
         sys.stdout.write(str(error))
         return NOTHING_THERE

@@ -14,7 +14,7 @@ from litestar.concurrency import sync_to_thread
 from litestar.di import NamedDependency
 from litestar.params import Parameter
 
-from reconciler.model.state import events, identifiers, records
+from reconciler.model.state import events, records
 from reconciler.model.state.states import AttemptState
 from reconciler.model.values import times
 from reconciler.operations.history import past_reasons
@@ -48,15 +48,17 @@ class Replays(worker_processes.WorkerSlots):
     def __init__(self, store_url: str) -> None:
         super().__init__(store_url, "replays", REPLAY_S_MAX, authentication.CALLER.get)
 
-    async def explain(self, name: str, at: float, limit: int) -> past_reasons.Explained:
-        """Return a job at a moment.
+    async def explain(
+        self, name: str, at: float, limit: int, element: int | None = None
+    ) -> past_reasons.Explained:
+        """Return a job at a moment, or the newest run then that had an element of an array.
 
         Raises:
             Failure: there is nothing to show, or it can't be computed now.
         """
-        status, output = await self.run(
-            past_reasons.__name__, "--job", name, "--at", repr(at), "--limit", str(limit)
-        )
+        which = ["--job", name, "--at", repr(at), "--limit", str(limit)]
+        which += [] if element is None else ["--element", str(element)]
+        status, output = await self.run(past_reasons.__name__, *which)
         if status == past_reasons.DONE:
             return _DECODE_EXPLAINED(output)
         if status in (past_reasons.NOTHING_THERE, past_reasons.UNREADABLE):
@@ -110,7 +112,7 @@ async def explain(
 ) -> envelopes.Explanation:
     """Reasons in order of precedence, and the newest events, of the newest run unless one is named.
 
-    With ``element`` alone it is the newest run that has this element.
+    With ``element`` and no ``run`` it is the newest run, of that moment, that has this element.
 
     What its tasks write is shown as in the list of jobs.
     """
@@ -120,7 +122,7 @@ async def explain(
         return await sync_to_thread(_now, store.reader, link, wanted, rights)
     if run is not None:
         raise errors.Failure(400, "run: `at` is about the run of that moment; leave one out")
-    explained = await replays.explain(name, _moment(at), limit)
+    explained = await replays.explain(name, _moment(at), limit, element)
     return envelopes.Explanation(
         job=rights.job(explained.job),
         reasons=explained.job.reasons,
@@ -129,6 +131,7 @@ async def explain(
         borrowers=explained.borrowers,
         not_reclaimed=explained.not_reclaimed,
         silent=explained.silent,
+        is_earlier_run=explained.is_earlier_run,
         replayed=explained.replayed,
         as_of=explained.replayed.decided,
         revision=explained.replayed.revision,
@@ -186,7 +189,7 @@ def _job_view(
     if is_array and element is not None:
         asked_for = reader.attempts(job.key, element=element, alive_first=True, limit=most)
         tries = [*asked_for, *(one for one in tries if one.element != element)]
-    (shown,) = queries.show_jobs(reader, [job], 0, rights)
+    (shown,) = queries.job_rows(reader, [job], 0)
     shown = array_views.with_indexes(shown, job, reader)
     views = [attempt_views.attempt_view(one, array=is_array) for one in tries[:most]]
     return rights.job(msgspec.structs.replace(shown, attempts=views))
@@ -196,14 +199,7 @@ def _events_of(
     reader: StoreReader, job: records.JobRecord, limit: int, *, is_earlier: bool
 ) -> list[events.Event]:
     """Return the newest events of a job; of an earlier run those of its time and its attempts."""
-    if not is_earlier:
-        return reader.events(job=job.name, limit=limit)
-    return [
-        one
-        for one in reader.events(job=job.name, until=job.ended_at, limit=limit)
-        if (identifiers.run_key_of(one.attempt) == job.key if one.attempt else True)
-        and one.at >= job.submitted_at
-    ]
+    return reader.events(job=job.name, run=job if is_earlier else None, limit=limit)
 
 
 def _silent(reader: StoreReader, job: records.JobRecord) -> list[past_reasons.SilentNode]:

@@ -198,7 +198,7 @@ def find_run(
     """
     if key is None:
         return reader.job(name, run)
-    found = reader.run(key)
+    found = reader.run(key, noted=True)
     if found is not None and found.name == name:
         return found
     is_of_name = key.rsplit(".", 2)[0] == name

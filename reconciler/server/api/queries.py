@@ -64,13 +64,24 @@ def show_jobs(
     rights: read_rights.ReadRights,
 ) -> list[view_types.JobView]:
     """Jobs with their reasons, places and attempts, as far as the caller may read them."""
+    found = job_rows(reader, jobs, attempts_max)
+    return [rights.job(one) for one in array_views.with_whole(found, jobs, reader)]
+
+
+def job_rows(
+    reader: StoreReader, jobs: Sequence[records.JobRecord], attempts_max: int
+) -> list[view_types.JobView]:
+    """Return jobs with their reasons, places and attempts, with what not everybody may read.
+
+    Arrays are without what their other runs tell.
+    """
     reasons = reader.reasons([job.reason_key for job in jobs])
     attempts = reader.attempts_of(jobs, attempts_max) if attempts_max else {}
     running = reader.tasks_running(jobs)
     places = reader.places([job.name for job in jobs if job.state is JobState.PENDING])
     expected = stored_views.stored_expected(reader.view(stored_views.EXPECTED)) if places else {}
     undecided = undecided_jobs(reader)
-    found = [
+    return [
         job_views.job_view(
             job,
             attempts=attempts.get(job.key, ()),
@@ -81,7 +92,6 @@ def show_jobs(
         )
         for job in jobs
     ]
-    return [rights.job(one) for one in array_views.with_whole(found, jobs, reader)]
 
 
 def undecided_jobs(reader: StoreReader) -> dict[str, tuple[Reason, ...]]:

@@ -78,6 +78,23 @@ def test_of_a_large_array_the_newest_tries_of_failed_elements_come_first(
     assert (len(one["attempts"]), one["elementsLeftOut"]) == (30, 0)
 
 
+def test_elements_that_wait_for_a_retry_are_among_the_leading_of_a_run_by_its_key(
+    served: parts.Served,
+) -> None:
+    record = array(1, 30, {JobState.PENDING: "20-29"})
+    record = msgspec.structs.replace(
+        record,
+        state=JobState.PENDING,
+        notes={25: records.ElementNote(tries=1, retries_spent=1, not_before=500.0)},
+    )
+    again = msgspec.structs.replace(tries(record, 25, 1)[0], element=25)
+    served.commit(jobs=(record,), attempts=(again,), new_runs=(record.key,))
+    for which in ({}, {"key": record.key}, {"run": 1}):
+        asked: dict[str, str | int] = {"leading": 3, **which}
+        found = served.client.get("/v1/jobs/sweep", params=asked).json()["job"]
+        assert [one["element"] for one in found["attempts"]] == [25], which
+
+
 def test_the_command_shows_them_and_says_how_many_others_there_are(large: parts.Served) -> None:
     shown = parts.muster(large, "job", "sweep")
     assert shown.returncode == 0, shown.stderr
@@ -135,6 +152,8 @@ def test_an_earlier_run_is_explained_by_what_happened_then(repaired: parts.Serve
     assert "task main-0 of element 3 ended with status 1" in done.stdout
     assert "as run 1" in done.stdout
     assert "as run 2" not in done.stdout
+    one = repaired.client.get("/v1/jobs/sweep/explain", params={"run": 1, "limit": 1}).json()
+    assert [each["message"] for each in one["events"]] == ["as run 1"], "later ones take no place"
     newest = parts.muster(repaired, "explain", "sweep", "--run", "2")
     assert newest.stdout.startswith("sweep is Succeeded"), newest.stderr
     unknown = parts.muster(repaired, "explain", "sweep", "--run", "3")

@@ -10,8 +10,12 @@ from reconciler.store import Store, database, statements
 
 @pytest.mark.parametrize(
     ("asked", "index"),
-    [({"job": "train"}, "events_by_job"), ({"node": "n1"}, "events_by_node")],
-    ids=["job", "node"],
+    [
+        ({"job": "train"}, "events_by_job"),
+        ({"node": "n1"}, "events_by_node"),
+        ({"job": "train", "run": "1"}, "events_by_job"),
+    ],
+    ids=["job", "node", "run"],
 )
 @pytest.mark.parametrize("after", [None, 7])
 def test_events_are_found_by_their_subject(
@@ -19,8 +23,14 @@ def test_events_are_found_by_their_subject(
 ) -> None:
     path = tmp_path / "store.db"
     Store.open(f"sqlite:///{path}").close()
-    nothing = {"job": None, "node": None}
-    statement = statements.happened(until=None, limit=100, after=after, **(nothing | asked))
+    statement = statements.happened(
+        after=after,
+        job=asked.get("job"),
+        node=asked.get("node"),
+        until=None,
+        run=statements.RunSpan("train.1.00", 5.0, 9.0) if "run" in asked else None,
+        limit=100,
+    )
     compiled = statement.compile(
         dialect=sa.dialects.sqlite.dialect(), compile_kwargs={"render_postcompile": True}
     )

@@ -13,7 +13,7 @@ from reconciler.model.state.pending_reasons import Reason, ReasonCode
 from reconciler.model.values import times
 from reconciler.model.values.resources import Resources
 from reconciler.operations.history import cycle_replay, past_reasons
-from reconciler.operations.views import job_views, stored_views, view_types
+from reconciler.operations.views import array_views, job_views, stored_views, view_types
 from reconciler.store import StoreReader
 from tests.unit.core.world import World, job
 from tests.unit.test_replay import Leader, url
@@ -24,13 +24,14 @@ def _live(reader: StoreReader, name: str) -> view_types.JobView | None:
     record = reader.job(name)
     if record is None:
         return None
-    return job_views.job_view(
+    view = job_views.job_view(
         record,
         attempts=reader.attempts_of([record], job_views.ATTEMPTS_IN_JOB).get(record.key, ()),
         reasons=reader.reasons([record.reason_key]).get(record.reason_key, ()),
         place=reader.places([name]).get(name),
         expected=stored_views.stored_expected(reader.view(stored_views.EXPECTED)).get(name),
     )
+    return array_views.with_indexes(view, record, reader)
 
 
 def test_every_moment_is_told_as_it_was_shown(
@@ -133,6 +134,57 @@ def test_a_job_that_left_the_memory_before_is_told_as_it_ended(tmp_path: Path) -
     assert (again.run, again.state) == (2, "Running")
     for at in (ended_at, left_at - 60):
         assert past_reasons.explain(leader.store.reader, "gone", at).job == told.job
+    leader.close()
+
+
+def test_an_element_is_told_by_the_run_that_had_it_at_that_moment(tmp_path: Path) -> None:
+    world = World(nodes=1, cpu=4)
+    (node,) = world.nodes.values()
+    leader = Leader(tmp_path, world.now)
+    generation = 0
+
+    def cycle(spec: desired.Job) -> None:
+        nonlocal generation
+        generation += 1
+        status = desired.SyncStatus(sync="Synced")
+        jobs = {spec.name: spec}
+        leader.want(desired.Desired(generation, world.structure, jobs, status=status))
+        leader.report(node.report(leader.now))
+        leader.cycle()
+        update = leader.loop._engine.update(node.name, world.structure, leader.loop._state)
+        assert update.payload is not None
+        done = tuple(n for n in node.attempts if n not in leader.loop._state.attempts)
+        node.take(update.payload, done, leader.now)
+        leader.now += 60
+
+    first = job("sweep", array_count=3)
+    again = job("sweep", array_count=3, array_only="1", run=2)
+    cycle(first)
+    cycle(first)
+    of_first = leader.now - 60
+    for number, attempt in enumerate(sorted(node.attempts)):
+        node.end(attempt, leader.now, exit_code=number % 2)
+    for _ in range(3):
+        cycle(first)
+    ended = leader.now - 60
+    for _ in range(3):
+        cycle(again)
+    reader, now = leader.store.reader, leader.now
+
+    def told(at: float, element: int | None) -> tuple[int, str, bool]:
+        found = past_reasons.explain(reader, "sweep", at, element=element)
+        return found.job.run, found.job.state, found.is_earlier_run
+
+    assert [told(of_first, element) for element in (None, 0, 1)] == [(1, "Running", False)] * 3
+    assert [told(ended, element) for element in (None, 0, 1)] == [(1, "Failed", False)] * 3
+    assert told(now, 1) == told(now, None) == (2, "Running", False)
+    assert told(now, 2) == (1, "Failed", True)
+    earlier = past_reasons.explain(reader, "sweep", now, element=2)
+    assert earlier.job.attempts[0].element == 2
+    assert earlier.events[-1].at == times.format_time(ended - 120), "as it ended"
+    assert earlier.job.element_indexes == {"Succeeded": "0,2", "Failed": "1"}
+    whole = past_reasons.explain(reader, "sweep", now).job.elements_of_all_runs
+    assert whole == {"Running": "1", "Succeeded": "0,2"}
     leader.close()
 
 
