@@ -56,7 +56,7 @@ def tell(
     """Queue news of jobs, nodes and drift for the channels that want them; return at once."""
     channels = wanted.structure.settings.notifications
     chosen = messages.OF_CYCLES.intersection(itertools.chain(*(one.on for one in channels)))
-    found = of_cycle(decided, known, wanted.status.jobs_revision or "", chosen)
+    found = of_cycle(decided, known, wanted, chosen)
     if found:
         notifier.tell(found, channels)
 
@@ -64,7 +64,7 @@ def tell(
 def of_cycle(
     decided: outcome.Outcome,
     known: StateBefore,
-    revision: str,
+    wanted: desired.Desired,
     chosen: Collection[str] = messages.OF_CYCLES,
 ) -> list[messages.Notice]:
     """Return the news of a cycle, those of nodes first.
@@ -72,17 +72,18 @@ def of_cycle(
     Args:
         decided: outcome of the cycle.
         known: state before it.
-        revision: commit in force.
+        wanted: what is in force.
         chosen: reasons that some channel wants. Their opposites are included; kinds of objects that
             no channel wants are skipped.
     """
     found: list[messages.Notice] = []
+    revision = wanted.status.jobs_revision or ""
     if not OF_NODES.isdisjoint(chosen):
         found += _of_nodes(decided, known, revision)
     if not OF_DRIFT.isdisjoint(chosen) and decided.drift is not known.drift:
         found += _of_drift(decided, known, revision)
     if not set(OF_JOBS.values()).isdisjoint(chosen):
-        found += of_jobs(decided, known, revision)
+        found += of_jobs(decided, known, wanted)
     return found
 
 
@@ -114,20 +115,22 @@ def tell_all(
 ) -> None:
     """Tell channels, and owners of jobs of those; return at once."""
     tell(notifier, decided, known, wanted)
-    people.tell(list(of_jobs(decided, known, wanted.status.jobs_revision or "")))
+    people.tell(list(of_jobs(decided, known, wanted)))
 
 
 def of_jobs(
-    decided: outcome.Outcome, known: StateBefore, revision: str
+    decided: outcome.Outcome, known: StateBefore, wanted: desired.Desired
 ) -> Iterator[messages.Notice]:
     """Yield the news of jobs of a cycle."""
+    revision, cluster = wanted.status.jobs_revision or "", wanted.structure.settings.name
     jobs: dict[str, records.JobRecord] | None = None
     for event in decided.events:
         reason = OF_JOBS.get(event.kind)
         if reason is not None and event.job:
             if jobs is None:
                 jobs = {job.name: job for job in decided.jobs}
-            yield _of_job(event, reason, jobs.get(event.job) or known.jobs.get(event.job), revision)
+            job = jobs.get(event.job) or known.jobs.get(event.job)
+            yield _of_job(event, reason, job, revision, cluster)
 
 
 def _of_job(
@@ -135,8 +138,11 @@ def _of_job(
     reason: messages.Reason,
     job: records.JobRecord | None,
     revision: str,
+    cluster: str,
 ) -> messages.Notice:
     about = {"event": event.kind}
+    if cluster:
+        about["cluster"] = cluster
     if job is not None:
         about |= {
             "queue": job.spec.queue,

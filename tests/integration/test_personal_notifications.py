@@ -1,7 +1,10 @@
 """A live controller tells people, and nobody else, of their own jobs by Slack, mail and webhook."""
 
 import datetime as dt
+import email
+import email.policy
 import json
+import re
 import socketserver
 import ssl
 import subprocess
@@ -83,7 +86,7 @@ class _MailSession(socketserver.BaseRequestHandler):
                 while not text.endswith(b"\r\n.\r\n"):
                     text += stream.readline()
                 if secured and logged_in:
-                    self.server.got.append((receivers, text.decode()))
+                    self.server.got.append((receivers, text.removesuffix(b".\r\n").decode()))
                 stream.write(b"250 ok\r\n")
             elif word == b"QUIT":
                 stream.write(b"221 bye\r\n")
@@ -213,7 +216,17 @@ def test_people_are_told_of_their_own_jobs(
     assert any("train-bad failed" in one for one in texts)
     (letter,) = mail.got[before:]
     assert letter[0] == [ADA]
-    assert "Subject: Muster: train-bad failed" in letter[1]
+    read = email.message_from_string(letter[1], policy=email.policy.default)
+    assert read["Subject"] == "Muster: train-bad failed"
+    sent = read["Date"].datetime
+    assert sent.tzinfo is not None, "-0000 says that nobody knows"
+    assert abs((sent - dt.datetime.now(dt.UTC)).total_seconds()) < 600
+    assert re.fullmatch(r"<[0-9a-f]{32}@example\.org>", read["Message-ID"])
+    lines = read.get_content().splitlines()
+    assert re.match(r"train-bad failed \(cluster [^,]+, queue [^,]+, run 1\): ", lines[0])
+    assert lines[1:] == ["muster explain train-bad", "muster logs train-bad"]
+    ids = [email.message_from_string(text)["Message-ID"] for _, text in mail.got]
+    assert len(set(ids)) == len(ids)
     path, headers, body = [one for one in receiver.got if one[0] == "/own"][-1]
     expected = messages.signature(key.strip(), headers["Muster-Timestamp"], body)
     assert headers["Muster-Signature"] == expected, path

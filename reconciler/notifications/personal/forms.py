@@ -1,8 +1,10 @@
 """Letters as Slack, a webhook and e-mail take them, made without any network."""
 
+import datetime as dt
 import email.message
 import email.utils
 import hashlib
+import re
 
 import msgspec
 
@@ -11,6 +13,8 @@ from reconciler.notifications import messages
 from reconciler.notifications.personal import letters
 
 _WORDS = {"job-ended": "ended", "job-failed": "failed", "job-evicted": "evicted"}
+#: A domain that an address of a sender has, as it may stand in the identity of a message.
+_DOMAIN = re.compile(r"[A-Za-z0-9.-]{1,255}")
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -35,23 +39,31 @@ def title(letter: letters.Letter) -> str:
 
 
 def text(letter: letters.Letter) -> str:
-    """Return a letter for people: its title, and a line for each job."""
+    """Return a letter for people where it has no title beside it."""
     if letter.test:
-        return f"{title(letter)}. News of your jobs come here."
-    lines = [title(letter)]
+        return f"{title(letter)}. {body(letter)}"
+    if len(letter.jobs) == 1 and not letter.more:
+        return f"Muster: {body(letter)}"
+    return f"{title(letter)}\n{body(letter)}"
+
+
+def body(letter: letters.Letter) -> str:
+    """Return a letter for people below its title: a line for each job, and commands that say
+    more.
+    """
+    if letter.test:
+        return "News of your jobs come here."
+    lines = []
     for one in letter.jobs:
-        where = ", ".join(
-            part
-            for part in (one.queue and f"queue {one.queue}", one.run and f"run {one.run}")
-            if part
-        )
+        facts = (("cluster", one.cluster), ("queue", one.queue), ("run", one.run))
+        where = ", ".join(f"{name} {value}" for name, value in facts if value)
         happened = _happened(one.counts, one.reason)
         line = f"{one.job} {happened}{f' ({where})' if where else ''}"
         lines.append(_plain(f"{line}: {one.message}" if one.message else line))
     if letter.more:
         lines.append(f"and {letter.more} more: muster jobs --mine")
-    elif len(letter.jobs) == 1:
-        lines.append(f"muster explain {letter.jobs[0].job}")
+    named = letter.jobs[0].job if len(letter.jobs) == 1 else "JOB"
+    lines += [f"muster explain {named}", f"muster logs {named}"]
     return "\n".join(lines)
 
 
@@ -84,9 +96,8 @@ def webhook(
     receiver: subscriptions.Subscription, letter: letters.Letter, now: float
 ) -> messages.HttpPost:
     """Return the signed request for a webhook; ``now`` is in seconds since the epoch."""
-    parts = (receiver.identity, receiver.name, repr(letter))
-    identity = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
-    body = _encode(
+    identity = _identity_of(receiver, letter)
+    content = _encode(
         _WebhookBody(
             *("muster/v1", identity, receiver.name, text(letter)),
             *(letter.jobs, letter.counts, letter.more),
@@ -100,20 +111,32 @@ def webhook(
             "Content-Type": "application/json",
             "Muster-Delivery": identity,
             "Muster-Timestamp": moment,
-            "Muster-Signature": messages.signature(receiver.key, moment, body),
+            "Muster-Signature": messages.signature(receiver.key, moment, content),
         },
-        body,
+        content,
     )
 
 
+def _identity_of(receiver: subscriptions.Subscription, letter: letters.Letter) -> str:
+    """Return what is the same each time a letter to a receiver is sent, and of no other letter."""
+    parts = (receiver.identity, receiver.name, str(receiver.added_at), repr(letter))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
 def mail(
-    sender: str, receiver: str, letter: letters.Letter, now: float
+    sender: str, receiver: subscriptions.Subscription, letter: letters.Letter, now: float
 ) -> email.message.EmailMessage:
-    """Return the message for an address; ``now`` is in seconds since the epoch."""
+    """Return the message for an address; ``now`` is in seconds since the epoch.
+
+    It has the same identity each time it is tried.
+    """
+    domain = email.utils.parseaddr(sender)[1].rpartition("@")[2]
+    domain = domain if _DOMAIN.fullmatch(domain) else "localhost"
     made = email.message.EmailMessage()
-    made["From"], made["To"] = sender, receiver
+    made["From"], made["To"] = sender, receiver.identity
     made["Subject"] = _plain(messages.shortened(title(letter), 150))
-    made["Date"] = email.utils.formatdate(now)
+    made["Date"] = email.utils.format_datetime(dt.datetime.fromtimestamp(now, dt.UTC))
+    made["Message-ID"] = f"<{_identity_of(receiver, letter)}@{domain}>"
     made["Auto-Submitted"] = "auto-generated"
-    made.set_content(text(letter) + "\n")
+    made.set_content(body(letter) + "\n")
     return made

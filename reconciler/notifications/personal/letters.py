@@ -30,7 +30,7 @@ class JobNews(msgspec.Struct, frozen=True, rename="camel"):
         job: its name.
         reason, message: of the last thing that happened. at: its time, as RFC 3339.
         counts: how often each thing happened.
-        queue, run: of the job; empty if they are unknown.
+        queue, run, cluster: of the job; empty if they are unknown.
     """
 
     job: str
@@ -40,6 +40,7 @@ class JobNews(msgspec.Struct, frozen=True, rename="camel"):
     counts: dict[str, int]
     queue: str = ""
     run: str = ""
+    cluster: str = ""
 
 
 class Letter(msgspec.Struct, frozen=True):
@@ -84,6 +85,7 @@ class Gathered:
             counts,
             notice.about.get("queue", ""),
             notice.about.get("run", ""),
+            notice.about.get("cluster", ""),
         )
 
     def take(self, room: int) -> list[Letter]:

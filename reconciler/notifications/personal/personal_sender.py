@@ -31,7 +31,7 @@ class PersonalSender(msgspec.Struct, frozen=True):
         if receiver.kind == "email":
             if self.server is None:
                 return http_post.PostAnswer(400, "this controller sends no e-mail any more")
-            mail = forms.mail(self.server.sender, receiver.identity, letter, now)
+            mail = forms.mail(self.server.sender, receiver, letter, now)
             found = mail_post.send(self.server, mail)
             return found._replace(text=found.text and f"the mail server: {found.text}")
         try:

@@ -27,7 +27,10 @@ def event(kind: str, job: str = "train", message: str = "") -> events.Event:
 
 
 def news(known: records.Observed = KNOWN, **parts: Any) -> list[messages.Notice]:
-    return triggers.of_cycle(samples.cycle(**parts), known, "r" * 40)
+    structure = desired.Structure(desired.ClusterSettings(name="main"))
+    status = desired.SyncStatus(jobs_revision="r" * 40)
+    wanted = desired.Desired(structure=structure, status=status)
+    return triggers.of_cycle(samples.cycle(**parts), known, wanted)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +52,7 @@ def test_what_becomes_of_jobs(kind: str, reason: str | None) -> None:
         assert (one.object, one.revision, one.message) == ("Job/train", "r" * 40, "for a reason")
         assert one.about["queue"] == TRAIN.spec.queue
         assert one.about["owner"] == TRAIN.spec.owner
+        assert one.about["cluster"] == "main"
 
 
 @pytest.mark.parametrize(

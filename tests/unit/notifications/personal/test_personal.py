@@ -3,6 +3,7 @@
 import email
 import email.policy
 import json
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -34,7 +35,7 @@ def subscription(**changes: Any) -> subscriptions.Subscription:
 def notice(
     job: str = "train", reason: messages.Reason = "job-failed", owner: str = ADA, message: str = ""
 ) -> messages.Notice:
-    about = {"owner": owner, "queue": "q", "run": "2"}
+    about = {"owner": owner, "queue": "q", "run": "2", "cluster": "main"}
     return messages.Notice(f"Job/{job}", reason, "r", message, "2027-01-01", about=about)
 
 
@@ -146,9 +147,9 @@ def test_news_of_one_job_are_one_letter() -> None:
     assert not found
     assert forms.title(letter) == "Muster: train evicted 3 times, failed"
     assert forms.text(letter).splitlines() == [
-        "Muster: train evicted 3 times, failed",
-        "train evicted 3 times, failed (queue q, run 2): exit code 1",
+        "Muster: train evicted 3 times, failed (cluster main, queue q, run 2): exit code 1",
         "muster explain train",
+        "muster logs train",
     ]
 
 
@@ -159,7 +160,13 @@ def test_a_burst_is_few_letters_and_nothing_is_uncounted() -> None:
     assert [len(one.jobs) for one in made] == [1] * 9 + [letters.LISTED_MAX]
     assert sum(one.counts["job-failed"] for one in made) == 1200
     assert forms.title(made[-1]) == "Muster: 1191 jobs: 1191 failed"
-    assert forms.text(made[-1]).splitlines()[-1] == "and 1171 more: muster jobs --mine"
+    said = forms.text(made[-1]).splitlines()
+    assert said[0] == forms.title(made[-1])
+    assert said[-3:] == [
+        "and 1171 more: muster jobs --mine",
+        "muster explain JOB",
+        "muster logs JOB",
+    ]
     assert [len(one.jobs) for one in gathered(*burst[:3]).take(1)] == [3]
 
 
@@ -184,11 +191,29 @@ def test_a_webhook_is_signed() -> None:
 
 def test_mail_goes_to_one_address() -> None:
     (letter,) = gathered(notice(message="a\r\nBcc: eve@x.org")).take(1)
-    made = forms.mail("muster@x.org", ADA, letter, 0.0)
+    made = forms.mail("Muster <muster@x.org>", subscription(), letter, 0.0)
     read = email.message_from_bytes(bytes(made), policy=email.policy.default)
-    assert (read["To"], read["From"]) == (ADA, "muster@x.org")
+    assert (read["To"], read["From"]) == (ADA, "Muster <muster@x.org>")
     assert read["Bcc"] is None
     assert read["Subject"] == "Muster: train failed"
+    assert read["Date"] == "Thu, 01 Jan 1970 00:00:00 +0000"
+    assert read.get_content().splitlines() == [
+        "train failed (cluster main, queue q, run 2): a Bcc: eve@x.org",
+        "muster explain train",
+        "muster logs train",
+    ]
+
+
+def test_a_mail_has_one_identity_however_often_it_is_tried() -> None:
+    (letter,) = gathered(notice()).take(1)
+    other = letters.Letter(test=1)
+
+    def identity(of: letters.Letter, now: float, sender: str = "muster@x.org") -> str:
+        return str(forms.mail(sender, subscription(), of, now)["Message-ID"])
+
+    assert re.fullmatch(r"<[0-9a-f]{32}@x\.org>", identity(letter, 0.0))
+    assert identity(letter, 0.0) == identity(letter, 60.0) != identity(other, 0.0)
+    assert identity(letter, 0.0, "muster@\u00e9.org").endswith("@localhost>")
 
 
 class _Source:
