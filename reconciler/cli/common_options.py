@@ -15,6 +15,10 @@ JobOrElement = Annotated[
         callback=context.require_one,
     ),
 ]
+#: The element, for commands that take it beside the name as well.
+OfElement = Annotated[
+    int | None, typer.Option("--element", "-e", help="Array index. Default: all.", min=0)
+]
 #: Shows one node only; None: all.
 OfNode = Annotated[
     str | None,

@@ -72,6 +72,7 @@ def explain(
         int | None,
         typer.Option("--run", help="A run by its number, from 1. Default: the newest.", min=1),
     ] = None,
+    element: common_options.OfElement = None,
     output: context.Form = terminal.Output.TABLE,
     server: context.Server = None,
     token_file: context.TokenFile = None,
@@ -94,7 +95,7 @@ def explain(
             terminal.USAGE,
         )
     moment = None if at is None else _moment(at)
-    job, element = array_elements.parse_name(name)
+    job, element = array_elements.resolve_element(name, element)
     with context.controller(server, token_file) as api:
         item = api.get(f"/v1/jobs/{job}/explain", at=moment, run=run, element=element)
     if element is not None:

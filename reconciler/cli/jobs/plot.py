@@ -61,9 +61,7 @@ def plot(
         str | None,
         typer.Option("--task", "-t", help="Task, such as main-0 or worker-3. Default: the first."),
     ] = None,
-    element: Annotated[
-        int | None, typer.Option("--element", "-e", help="Array index. Default: all.", min=0)
-    ] = None,
+    element: common_options.OfElement = None,
     over: Annotated[
         str, typer.Option("--over", help="Horizontal axis: step or time.", metavar="AXIS")
     ] = "step",

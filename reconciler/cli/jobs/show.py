@@ -41,6 +41,7 @@ def job(
         int | None,
         typer.Option("--run", help="A run by its number, from 1. Default: the newest.", min=1),
     ] = None,
+    element: common_options.OfElement = None,
     output: context.Form = terminal.Output.TABLE,
     server: context.Server = None,
     token_file: context.TokenFile = None,
@@ -56,7 +57,7 @@ def job(
 
     Example: muster job sweep --run 1
     """
-    name, element = array_elements.parse_name(name)
+    name, element = array_elements.resolve_element(name, element)
     with context.controller(server, token_file) as api:
         leading = None if output.is_data else array_elements.ELEMENTS_SHOWN
         item = api.get(f"/v1/jobs/{name}", run=run, element=element, leading=leading)["job"]

@@ -146,6 +146,19 @@ def test_an_element_is_explained_by_the_newest_run_that_has_it(repaired: parts.S
     assert (none.returncode, none.stdout) == (1, "")
 
 
+@pytest.mark.parametrize("command", ["explain", "job", "plot", "logs"])
+def test_commands_of_one_element_take_the_same_names(repaired: parts.Served, command: str) -> None:
+    words = (("sweep[2]",), ("sweep", "--element", "2"), ("sweep[2]", "-e", "2"))
+    done = [parts.muster(repaired, command, *one) for one in words]
+    assert len({(one.returncode, one.stdout, one.stderr) for one in done}) == 1, done
+    assert "No such option" not in done[0].stderr
+    other = parts.muster(repaired, command, "sweep[2]", "-e", "3")
+    assert (other.returncode, other.stdout) == (64, "")
+    assert "sweep[2] and --element 3 name different elements" in " ".join(other.stderr.split())
+    whole = parts.muster(repaired, command, "sweep[x]")
+    assert (whole.returncode, whole.stdout) == (64, "")
+
+
 def test_an_earlier_run_is_explained_by_what_happened_then(repaired: parts.Served) -> None:
     done = parts.muster(repaired, "explain", "sweep", "--run", "1")
     assert done.stdout.startswith("sweep (run 1) is Failed"), done.stderr
