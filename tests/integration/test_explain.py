@@ -138,3 +138,23 @@ def test_a_job_that_was_refused_then_says_why(bed: beds.Bed) -> None:
     told = bed.get("/v1/jobs/bad/explain", at=format_time(then))
     assert told["reasons"][0]["code"] == "Invalid"
     assert "comand" in told["reasons"][0]["message"]
+
+
+def test_an_element_that_was_cancelled_says_who_did_it_and_why(bed: beds.Bed) -> None:
+    sweep = _gpus("sweep", 0, "[sleep, '600']")
+    whole = f"{sweep}  array: {{count: 3}}\n"
+    bed.commit({"jobs/sweep.yaml": whole})
+    bed.until(lambda: (bed.job("sweep")["elements"]).get("Running") == 3)
+    cancelled = whole.replace("3}", "3, cancelled: '1'}")
+    commit = bed.commit({"jobs/sweep.yaml": cancelled}, "Cancel Job/sweep[1]: wrong data")
+    bed.until(lambda: bed.job("sweep")["elements"].get("Cancelled") == 1)
+    said, _ = muster(bed, "explain", "sweep[1]")
+    assert "Element 1 cancelled by " in " ".join(said.split())
+    assert f"in {commit[:7]}: wrong data" in " ".join(said.split())
+    assert commit[:7] in bed.job("sweep")["message"]
+    other, _ = muster(bed, "explain", "sweep[2]")
+    assert commit[:7] not in other
+    whole_array, _ = muster(bed, "explain", "sweep")
+    assert whole_array.count(commit[:7]) == 1
+    bed.commit({"jobs/sweep.yaml": None})
+    bed.until_state("sweep", "Cancelled")

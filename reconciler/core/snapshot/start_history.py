@@ -8,6 +8,7 @@ says nothing of it: its owner could have made it late.
 """
 
 import hashlib
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -28,6 +29,9 @@ LENGTHS_S = (300.0, 1800.0, 7200.0)
 LEAST_S = 30.0
 #: The shortest time between two schedules that are made because an estimate has passed.
 AGAIN_S = 15.0
+#: The same for each root of the work that a schedule goes through. It costs 2.6 s on 2,500 nodes
+#: with 10,000 pieces of mixed work (``bench/mixes.py``): one in 250 s is 1 % of a processor core.
+AGAIN_OF_ROOT_S = 2.5
 #: Ratios kept of a length, the fewest that are used, and jobs of a length that are watched.
 RATIOS_MAX, RATIOS_NEEDED, WATCHED_MAX = 64, 8, 128
 #: A job that waits so many times as long as told, and so long, counts with that.
@@ -106,13 +110,20 @@ def _terms(spec: desired.Job) -> bytes:
     return hashlib.blake2b(_encoder.encode(spec), digest_size=16).digest()
 
 
-def lapses_at(expected: Mapping[str, ExpectedStart], now: float) -> float | None:
+def lapses_at(expected: Mapping[str, ExpectedStart], now: float, work: int) -> float | None:
     """Return when estimates are to be made again, if nothing happens before; None: never.
 
-    That is when the first has passed: what it was made from has come otherwise by then.
+    That is when the first has passed: what it was made from has come otherwise by then. In a large
+    cluster at rest it is later, so that this costs little.
+
+    Args:
+        expected: the estimates.
+        now: when they were made.
+        work: how much runs and waits: lines and holdings of a snapshot.
     """
     first = min((one.at for one in expected.values() if one.at > now), default=None)
-    return None if first is None else max(first, now + AGAIN_S)
+    rest_s = max(AGAIN_S, AGAIN_OF_ROOT_S * math.sqrt(work))
+    return None if first is None else max(first, now + rest_s)
 
 
 def _counted_s(wait_s: float) -> float:

@@ -172,6 +172,22 @@ def test_estimates_are_made_again_when_the_first_has_passed() -> None:
     assert result.wake_at >= world.now + start_history.AGAIN_S
 
 
+@pytest.mark.parametrize(
+    ("first_in_s", "work", "again_in_s"),
+    [(1, 36, 15), (1, 0, 15), (1, 10_000, 250), (40, 36, 40), (300, 10_000, 300)],
+)
+def test_a_large_cluster_at_rest_makes_estimates_again_less_often(
+    first_in_s: int, work: int, again_in_s: int
+) -> None:
+    expected = start_history.expected_starts(
+        {"a": decisions.Estimate(NOW + first_in_s, certain=True)},
+        scheduler_state.SchedulerState(),
+        NOW,
+    )
+    assert start_history.lapses_at(expected, NOW, work) == NOW + again_in_s
+    assert start_history.lapses_at({}, NOW, work) is None
+
+
 def test_of_short_waits_the_longer_one_is_told_so() -> None:
     state = scheduler_state.SchedulerState(start_ratios={0: (0.5,) * start_history.RATIOS_NEEDED})
     estimates = {name: decisions.Estimate(NOW + 5 * place) for place, name in enumerate("abcdefg")}
