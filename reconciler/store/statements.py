@@ -88,17 +88,6 @@ class JobChoice(NamedTuple):
 ANY_JOB = JobChoice()
 
 
-class RunSpan(NamedTuple):
-    """A run among others of a job: its key, and its time in seconds since the epoch.
-
-    ``until`` None: it has not ended.
-    """
-
-    key: str
-    since: float
-    until: float | None
-
-
 def jobs(choice: JobChoice, after: str | None, limit: int) -> sa.Select[tuple[bytes]]:
     """Select the newest runs of jobs, the last submitted first. See ``StoreReader.jobs``."""
     table = schema.JOBS.c
@@ -275,7 +264,7 @@ def happened(
     job: str | None,
     node: str | None,
     until: float | None,
-    run: RunSpan | None,
+    run: records.JobRecord | None,
     limit: int,
 ) -> sa.Select[Any]:
     """Select events: those after ``after`` in order, or without it the newest first."""
@@ -292,9 +281,9 @@ def happened(
     if run is not None:
         # ids of its attempts begin with its key and a dot, behind which a slash comes next
         own = (table.attempt > f"{run.key}.") & (table.attempt < f"{run.key}/")
-        statement = statement.where((table.attempt == "") | own, table.at >= run.since)
-        if run.until is not None:
-            statement = statement.where(table.at <= run.until)
+        statement = statement.where((table.attempt == "") | own, table.at >= run.submitted_at)
+        if run.ended_at is not None:
+            statement = statement.where(table.at <= run.ended_at)
     if after is not None:
         statement = statement.where(table.sequence > after).order_by(table.sequence)
     else:

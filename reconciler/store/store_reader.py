@@ -123,13 +123,7 @@ class StoreReader:
             table = schema.JOBS.c
             rows = self.rows(sa.select(table.key, table.body).where(table.key == key)) or rows
         with database.told(self.url):
-            return codec.job(rows[0].body, self._notes(rows[0].key))
-
-    def _notes(self, key: str) -> dict[int, records.ElementNote]:
-        """Return the notes of a run's elements."""
-        notes = schema.NOTES.c
-        found = self.rows(sa.select(notes.element, notes.body).where(notes.job_key == key))
-        return {row.element: codec.note(row.body) for row in found}
+            return _noted(self, rows[0])
 
     def highest_run(self, name: str) -> int:
         """Return the highest number of a run of a job; 0: there is none."""
@@ -141,10 +135,10 @@ class StoreReader:
         """Return the run with a key; with its elements' notes if ``noted``."""
         table = schema.JOBS.c
         with database.told(self.url):
-            rows = self.rows(sa.select(table.body).where(table.key == key))
+            rows = self.rows(sa.select(table.key, table.body).where(table.key == key))
             if not rows:
                 return None
-            return codec.job(rows[0].body, self._notes(key) if noted else None)
+            return _noted(self, rows[0]) if noted else codec.job(rows[0].body)
 
     def has_begun(self, key: str) -> bool:
         """Return True if a run with a key began, or may never begin; its record may be gone."""
@@ -288,15 +282,11 @@ class StoreReader:
     ) -> list[events.Event]:
         """Return events in order: those after ``after``, or without it the newest ``limit``.
 
-        ``until``: none that happened later. ``run``: only those of the time of this run, and none
+        ``until``: none that happened later. ``run`` of ``job``: only those of its time, and none
         of attempts of other runs. The limit counts what is left.
         """
-        if run is None:
-            span = None
-        else:
-            job, span = run.name, statements.RunSpan(run.key, run.submitted_at, run.ended_at)
         rows = self.rows(
-            statements.happened(after=after, job=job, node=node, until=until, run=span, limit=limit)
+            statements.happened(after=after, job=job, node=node, until=until, run=run, limit=limit)
         )
         found = [events.Event(*tuple(row)) for row in rows]  # columns in the order of its fields
         return found if after is not None else found[::-1]
@@ -333,3 +323,10 @@ class StoreReader:
     def incumbents(self) -> bytes | None:
         """Return the last good desired state, as the loop encoded it."""
         return self.view(loop_records.INCUMBENTS)
+
+
+def _noted(reader: StoreReader, row: sa.Row[Any]) -> records.JobRecord:
+    """Return a run with its elements' notes, from its row."""
+    notes = schema.NOTES.c
+    found = reader.rows(sa.select(notes.element, notes.body).where(notes.job_key == row.key))
+    return codec.job(row.body, {one.element: codec.note(one.body) for one in found})

@@ -1,4 +1,4 @@
-"""What `muster explain` says of the elements of an array: where they run, who cancelled some."""
+"""Sentences of `muster explain` on elements: where they run, and who cancelled some."""
 
 import re
 from collections.abc import Sequence

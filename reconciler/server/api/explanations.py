@@ -22,6 +22,7 @@ from reconciler.operations.views import (
     array_views,
     attempt_views,
     job_views,
+    stored_jobs,
     stored_views,
     view_types,
 )
@@ -189,7 +190,7 @@ def _job_view(
     if is_array and element is not None:
         asked_for = reader.attempts(job.key, element=element, alive_first=True, limit=most)
         tries = [*asked_for, *(one for one in tries if one.element != element)]
-    (shown,) = queries.job_rows(reader, [job], 0)
+    (shown,) = stored_jobs.job_rows(reader, [job], 0)
     shown = array_views.with_indexes(shown, job, reader)
     views = [attempt_views.attempt_view(one, array=is_array) for one in tries[:most]]
     return rights.job(msgspec.structs.replace(shown, attempts=views))

@@ -14,7 +14,7 @@ from litestar.params import Parameter, QueryParameter
 from reconciler.model.protocol import loop_messages
 from reconciler.model.rules import redaction
 from reconciler.model.state import records
-from reconciler.model.state.pending_reasons import Reason, ReasonCode
+from reconciler.model.state.pending_reasons import ReasonCode
 from reconciler.model.state.states import JobState
 from reconciler.model.values import suggestions, times
 from reconciler.operations.views import (
@@ -22,6 +22,7 @@ from reconciler.operations.views import (
     attempt_views,
     job_views,
     quota_views,
+    stored_jobs,
     stored_views,
     submission_views,
     view_types,
@@ -64,40 +65,8 @@ def show_jobs(
     rights: read_rights.ReadRights,
 ) -> list[view_types.JobView]:
     """Jobs with their reasons, places and attempts, as far as the caller may read them."""
-    found = job_rows(reader, jobs, attempts_max)
+    found = stored_jobs.job_rows(reader, jobs, attempts_max)
     return [rights.job(one) for one in array_views.with_whole(found, jobs, reader)]
-
-
-def job_rows(
-    reader: StoreReader, jobs: Sequence[records.JobRecord], attempts_max: int
-) -> list[view_types.JobView]:
-    """Return jobs with their reasons, places and attempts, with what not everybody may read.
-
-    Arrays are without what their other runs tell.
-    """
-    reasons = reader.reasons([job.reason_key for job in jobs])
-    attempts = reader.attempts_of(jobs, attempts_max) if attempts_max else {}
-    running = reader.tasks_running(jobs)
-    places = reader.places([job.name for job in jobs if job.state is JobState.PENDING])
-    expected = stored_views.stored_expected(reader.view(stored_views.EXPECTED)) if places else {}
-    undecided = undecided_jobs(reader)
-    return [
-        job_views.job_view(
-            job,
-            attempts=attempts.get(job.key, ()),
-            reasons=(*undecided.get(job.name, ()), *reasons.get(job.reason_key, ())),
-            place=places.get(job.name),
-            expected=expected.get(job.name),
-            running=running.get(job.key, 0),
-        )
-        for job in jobs
-    ]
-
-
-def undecided_jobs(reader: StoreReader) -> dict[str, tuple[Reason, ...]]:
-    """Return messages about jobs that are known and not decided as written, to show first."""
-    sync = stored_views.stored_sync(reader.view(stored_views.SYNC))
-    return {name: (reason,) for name, reason in job_views.undecided_jobs(sync).items()}
 
 
 def job_or_404(reader: StoreReader, name: str, run: int | None) -> records.JobRecord:
@@ -270,7 +239,7 @@ def job(
     if run is None and key is None:
         found = array_views.run_of_element(store.reader, found, element)
     reasons = store.reader.reasons([found.reason_key])
-    undecided = undecided_jobs(store.reader).get(name, ())
+    undecided = stored_jobs.undecided_jobs(store.reader).get(name, ())
     choice = job_filters.TryChoice(element, elements, leading, attempts)
     tries, left_out = job_filters.find_tries(store.reader, found, choice)
     shown = job_views.job_view(

@@ -6,6 +6,7 @@ import pytest
 import sqlalchemy as sa
 
 from reconciler.store import Store, database, statements
+from tests.unit.store import samples
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,7 @@ def test_events_are_found_by_their_subject(
         job=asked.get("job"),
         node=asked.get("node"),
         until=None,
-        run=statements.RunSpan("train.1.00", 5.0, 9.0) if "run" in asked else None,
+        run=samples.job(asked["job"]) if "run" in asked else None,
         limit=100,
     )
     compiled = statement.compile(
