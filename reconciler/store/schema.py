@@ -163,8 +163,9 @@ PROVISIONS = sa.Table("provisions", METADATA, _text("pool", key=True), _body())
 CHORES = sa.Table("chores", METADATA, _text("name", key=True), _time("at"))
 #: How ``core.cycle_journal`` writes. Rows of format 1 lack the desired state, and those of format 2
 #: have other checksums, those of format 3 other keys of reasons, those of format 4 other words of
-#: reasons and events, those of format 5 checksums that cover such words: nothing replays them.
-JOURNAL_FORMAT = 6
+#: reasons and events, those of format 5 checksums that cover such words, and those of format 6
+#: fewer events of elements and other times at which estimates are made again: nothing replays them.
+JOURNAL_FORMAT = 7
 #: The inputs of each cycle, as ``core.cycle_journal`` packs them; ``at`` is the time of the last.
 JOURNAL = sa.Table(
     "journal",

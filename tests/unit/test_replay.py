@@ -452,13 +452,13 @@ def test_a_cycle_in_an_older_format_is_refused(tmp_path: Path) -> None:
     leader = Leader(tmp_path, world.now)
     leader.want(desired.Desired(1, world.structure))
     leader.cycle()
-    assert schema.JOURNAL_FORMAT == 6
+    assert schema.JOURNAL_FORMAT == 7
     with leader.store._engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE journal SET format = 5")
-        connection.exec_driver_sql("UPDATE snapshots SET format = 5")
+        connection.exec_driver_sql("UPDATE journal SET format = 6")
+        connection.exec_driver_sql("UPDATE snapshots SET format = 6")
     expected = (
         "cycle 1, .*, can't be replayed: an earlier version of Muster recorded it in journal "
-        "format 5, and this one replays format 6; it holds nothing that can be replayed"
+        "format 6, and this one replays format 7; it holds nothing that can be replayed"
     )
     for which in ({"cycle": 1}, {"at": world.now}):
         with pytest.raises(cycle_replay.ReplayError, match=expected):
