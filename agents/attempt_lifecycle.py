@@ -17,7 +17,7 @@ from agents.host import failpoints
 from agents.job_commands import job_tries
 from agents.job_data import reported_data
 from agents.logs import event_log
-from agents.node import cleanup, monitor
+from agents.node import cleanup, monitor, start_faults
 from agents.supervisor import client
 from agents.supervisor.commands import AttemptCommand
 from agents.tasks import container_cleanup, launcher
@@ -69,7 +69,7 @@ class AttemptLifecycle:
     def connected(self, reports: list[AttemptReport]) -> None:
         """Adopt the attempts of a supervisor that has just been connected."""
         parts, outdated = self._parts, self._supervisor.outdated
-        reports = self._with_left_files(reports)
+        reports = self._with_left_files(self._with_node_faults(reports))
         with self._lock:
             isolation = parts.launcher.supervisor_connected(self._supervisor.hello)
             reports = parts.job_data.hold(reports, self._state, self._looked)
@@ -92,7 +92,7 @@ class AttemptLifecycle:
             parts.monitor.check_soon()  # a node without room must get no other task
         # Without the lock: the last metrics of a task may be a MiB to read.
         parts.job_data.heard(reports)
-        reports = self._with_left_files(reports)
+        reports = self._with_left_files(self._with_node_faults(reports))
         with self._lock:
             # Under the lock: a copy that ends at once must be reported after these reports.
             adjusted = parts.job_data.hold(reports, self._state, self._looked)
@@ -163,6 +163,22 @@ class AttemptLifecycle:
         with self._lock:
             copied = self._parts.launcher.stager.hold([report], self._copied_out)
             self._changed(self._parts.job_tries.hold(copied, self._told))
+
+    def _with_node_faults(self, reports: list[AttemptReport]) -> list[AttemptReport]:
+        """Return reports, with the whole reason where this node could not start an attempt.
+
+        The node says so of itself first, so that it gets no other task.
+        """
+        told = []
+        for report in reports:
+            if report.id in self._supervisor.node_faults:
+                self._supervisor.node_faults.discard(report.id)
+                self._parts.monitor.start_failed(report.message, report.ended_at or 0.0)
+                message = start_faults.told(report.message, self._parts.launcher.node.name)
+                told.append(msgspec.structs.replace(report, message=message))
+            else:
+                told.append(report)
+        return told
 
     def _with_left_files(self, reports: list[AttemptReport]) -> list[AttemptReport]:
         """Return reports, with the files that ended attempts leave in their messages."""

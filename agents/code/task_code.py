@@ -217,7 +217,9 @@ class TaskCode:
                     is_wanted=is_wanted,
                 )
         except (OSError, command_cgroups.CommandRefusedError) as problem:
-            raise UnstartableError(f"code: its helper can't be started: {problem}") from None
+            raise UnstartableError(
+                f"code: its helper can't be started: {problem}", EndReason.CHECK_FAILED
+            ) from None
         _judge(result, timeout_s)
 
 

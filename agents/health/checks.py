@@ -20,6 +20,7 @@ from reconciler import child_process
 from reconciler.model.observed import devices
 from reconciler.model.observed.health_checks import (
     BUILT_IN,
+    TASK_START,
     CheckCommand,
     CheckPlan,
     CheckResult,
@@ -69,6 +70,7 @@ class Readings(msgspec.Struct, frozen=True):
         clock_skew: description of the problem; empty for none.
         memory_errors: corrected and uncorrected errors since boot.
         stuck: number of processes that have been unkillable for long.
+        start: the result of the check of starts, unless that is healthy.
         mounts: problems by path.
     """
 
@@ -83,6 +85,7 @@ class Readings(msgspec.Struct, frozen=True):
     clock_skew: str = ""
     memory_errors: tuple[int, int] = (0, 0)
     stuck: int = 0
+    start: tuple[CheckResult, ...] = ()
     mounts: dict[str, str] = {}
 
 
@@ -247,6 +250,11 @@ def _stuck(readings: Readings, plan: CheckPlan) -> Iterator[Finding]:
         yield "failed", f"{plan.stuck_processes} or more processes can't be ended"
 
 
+def _task_start(readings: Readings, _: CheckPlan) -> Iterator[Finding]:
+    for result in readings.start:
+        yield result.verdict, result.message
+
+
 _CHECKS: dict[str, Callable[[Readings, CheckPlan], Iterator[Finding]]] = {
     "gpu-count": _gpu_count,
     "gpu-driver": _gpu_driver,
@@ -262,6 +270,7 @@ _CHECKS: dict[str, Callable[[Readings, CheckPlan], Iterator[Finding]]] = {
     "clock": _clock,
     "memory-errors": _memory_errors,
     "stuck-processes": _stuck,
+    TASK_START: _task_start,
 }
 
 

@@ -6,6 +6,7 @@ and changes are reported at once.
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from agents.health import checks, volume_checks
 from agents.host import clock_skew, host_info
 from agents.isolation import cgroups
 from agents.logs import event_log
-from agents.node import inventory, usage_sampler
+from agents.node import inventory, start_faults, usage_sampler
 from agents.settings import AgentSettings
 from reconciler.model import desired
 from reconciler.model.observed.devices import GpuProcess, GpuUsage
@@ -95,6 +96,7 @@ class NodeMonitor:
         self._untold: tuple[GpuUsage, ...] | None = None
         #: What commands around jobs found that have failed, by name.
         self._job_commands: dict[str, CheckResult] = {}
+        self._start_fault = start_faults.StartFault()
 
     def begin(self) -> None:
         """Find the GPUs before the first report, unless the driver takes too long."""
@@ -218,7 +220,9 @@ class NodeMonitor:
             with self._checker.turn:
                 found = self._checker.look(plan, seen, idle=idle) if plan else ()
                 with self._lock:
-                    unwell = checks.unwell((*found, *self._job_commands.values()))
+                    # what was noted during this look counts, too
+                    noted = (*self._job_commands.values(), *self._start_result())
+                    unwell = checks.merged(found, noted)
                     tried = plan is not None and self._checker.has_tried(plan)
                     checked = digest(plan) if plan is not None and tried else ""
                     known = msgspec.structs.replace(
@@ -237,6 +241,17 @@ class NodeMonitor:
                 self.take_over(msgspec.structs.replace(self.inventory, checks=merged))
         return found
 
+    def start_failed(self, problem: str, at: float) -> None:
+        """Report that this node could not start a task at that time, so that it gets no other."""
+        with self._lock:
+            fault = start_faults.later(self._start_fault, problem, at, time.time())
+            self._start_fault = fault
+            merged = checks.merged(self.inventory.checks, self._start_result())
+            self.take_over(msgspec.structs.replace(self.inventory, checks=merged))
+
+    def _start_result(self) -> tuple[CheckResult, ...]:
+        return self._start_fault.result(self._plan, time.time())
+
     def note_command(self, result: CheckResult) -> None:
         """Report what a command around jobs has found as a check, until it has found otherwise."""
         with self._lock:
@@ -253,6 +268,7 @@ class NodeMonitor:
             usage=self._seen,
             driver=self.inventory.gpu_driver,
             clock_skew=self._skew.problem,
+            start=self._start_result(),
         )
 
     def _know_volumes(self, known: tuple[VolumeState, ...]) -> None:

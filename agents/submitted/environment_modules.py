@@ -7,7 +7,7 @@ Modules and Lmod alike). What can't be loaded is told with the site's own words.
 import re
 from typing import NamedTuple
 
-from agents.isolation import user_commands
+from agents.isolation import command_cgroups, user_commands
 from reconciler import child_process
 
 #: How long loading may take.
@@ -53,6 +53,7 @@ def load(request: ModuleRequest, commands: user_commands.UserCommands) -> dict[s
 
     Raises:
         ModulesError: there are none such here, or they can't be loaded.
+        CommandRefusedError: this node can't hold the shell within its limits.
     """
     shown = " ".join(request.modules)
     program = child_process.ChildProgram(
@@ -68,6 +69,8 @@ def load(request: ModuleRequest, commands: user_commands.UserCommands) -> dict[s
     )
     try:
         result = commands.run(program, limits)
+    except command_cgroups.CommandRefusedError:
+        raise  # by the node, whatever is to be loaded
     except OSError as problem:
         raise ModulesError(f"module load {shown}: no login shell here: {problem}") from None
     if result.status == _NO_MODULE:

@@ -54,6 +54,7 @@ class SupervisorClient:
         dismissed: True if it was asked to end, so that another one starts.
         pids: main processes by attempt.
         cleanups: commands that remove containers, by attempt.
+        node_faults: attempts that could not start because of this node.
     """
 
     def __init__(self, root: Path, isolation: str = "auto", enter: tuple[str, ...] = ()) -> None:
@@ -67,6 +68,7 @@ class SupervisorClient:
         self.dismissed = False
         self.pids: dict[str, int] = {}
         self.cleanups: dict[str, dict[str, Any]] = {}
+        self.node_faults: set[str] = set()
         self._started: subprocess.Popen[bytes] | None = None
         self._failed = 0
         self._inbox = b""
@@ -249,6 +251,8 @@ class SupervisorClient:
         for record in message.get("records", ()):
             if record.get("cleanup"):
                 self.cleanups[record["id"]] = record["cleanup"]
+            if record.get("node_fault"):
+                self.node_faults.add(record["id"])
             if record["state"] == AttemptState.ENDED:
                 self.pids.pop(record["id"], None)
             elif record["pid"]:

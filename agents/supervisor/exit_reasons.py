@@ -4,7 +4,7 @@ The reaped process, left-over processes and the kernel's counters come in; recor
 message for people go out.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from agents.supervisor import orphans, spawn
 
@@ -13,6 +13,38 @@ Record = dict[str, Any]
 STAYS = "some of its processes could not be killed"
 #: Exit codes by which a shell reports that it cannot run a command.
 _NEVER_RAN = {"exit_code": 126, "signal": None}
+
+
+class FailedStart(NamedTuple):
+    """How an attempt ends that could not start.
+
+    Attributes:
+        reason: of its end.
+        message: what failed, for people.
+        facts: what else its record says. ``node_fault``: its node can start no task for now.
+    """
+
+    reason: str
+    message: str
+    facts: Record
+
+
+def not_started(problem: Exception) -> FailedStart:
+    """Return how an attempt ends that could not start, by the error of its start.
+
+    What the node has to provide for each task is no fault of the job's: it is ``CheckFailed``. So
+    is an error of the system outside of what names the job's own command, folder or user.
+    """
+    if isinstance(problem, OSError):
+        problem = spawn.node_fault(problem, "process of the task")
+    if isinstance(problem, spawn.NodeFaultError):
+        facts: Record = {"exit_code": None}
+        if not problem.lacks_room:  # the disk is looked at, and says when it has room
+            facts["node_fault"] = True
+        return FailedStart("CheckFailed", str(problem), facts)
+    if isinstance(problem, spawn.SpawnError):
+        return FailedStart("StartFailed", str(problem), {"exit_code": problem.exit_code})
+    return FailedStart("StartFailed", f"could not be started: {problem!r}", {})
 
 
 def of_end(attempt: spawn.Attempt, kernel: Record, *, stays: bool) -> tuple[Record, str, str]:
@@ -29,8 +61,9 @@ def of_end(attempt: spawn.Attempt, kernel: Record, *, stays: bool) -> tuple[Reco
     if kernel:
         record |= orphans.used(record, kernel)
     if kernel.get("unheld"):
-        reason, message = attempt.why or "StartFailed", kernel["unheld"]
-        record |= _NEVER_RAN
+        failed = not_started(kernel["unheld"])
+        reason, message = attempt.why or failed.reason, failed.message
+        record |= _NEVER_RAN if attempt.why else _NEVER_RAN | failed.facts
     if kernel.get("oom_kills"):
         limit = order.limits.get("memory_bytes", 0) / 2**20
         killed = kernel["oom_kills"]

@@ -3,6 +3,10 @@
 An end is reported only after the journal that holds it is on disk. Standard library only.
 """
 
+# No contextlib here: it would cost the supervisor memory.
+# ruff: noqa: PTH208
+
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -79,7 +83,7 @@ class RecordTable:
         What was told of its start comes after the message of its end.
         """
         if record.get("secrets"):
-            spawn.remove_secrets(self._root, record["id"])
+            remove_secrets(self._root, record["id"])
         ended = {**record, "state": "Ended", "end_reason": reason, "ended_at": time.time()}
         ended["message"] = "; ".join(filter(None, (message, record.get("message", ""))))
         self.put(ended)
@@ -112,3 +116,27 @@ class RecordTable:
             message = {"records": list(self.news.values())}
             self.news = {}
             tell(message)
+
+
+def remove_secrets(root: str, name: str) -> None:
+    """Delete the secrets of an attempt that is over.
+
+    The attempt's folder belongs to its user. Whatever is called ``secrets`` there now, only a
+    folder that is still the supervisor's own is touched.
+    """
+    try:
+        attempt = os.open(f"{root}/attempts/{name}", spawn.FOLDER)
+    except (OSError, ValueError):  # there is none, or its name cannot be one
+        return
+    folder = -1
+    try:
+        folder = os.open("secrets", spawn.FOLDER, dir_fd=attempt)
+        if os.fstat(folder).st_uid == os.geteuid():
+            for file in os.listdir(folder):
+                os.unlink(file, dir_fd=folder)
+    except OSError:
+        pass
+    finally:
+        os.close(attempt)
+        if folder >= 0:
+            os.close(folder)

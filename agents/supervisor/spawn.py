@@ -131,18 +131,43 @@ class SpawnedChild:
         if problem:
             os.waitpid(self.pid, 0)
             code, _, message = problem.decode().partition(" ")
+            if int(code) == _OF_NODE:
+                raise NodeFaultError(message)
             raise SpawnError(int(code), message)
         return self.pid
 
 
-class NoRoomError(SpawnError):
-    """A task that could not be started because its node has no room for its files."""
+class NodeFaultError(SpawnError):
+    """A task that could not be started because of its node, which is no fault of its job's.
+
+    Attributes:
+        lacks_room: True if the node's disk took nothing more, which its checks find by themselves.
+    """
+
+    def __init__(self, message: str, *, lacks_room: bool = False) -> None:
+        super().__init__(126, message)
+        self.lacks_room = lacks_room
 
 
 #: How much of a program is read for its first line; the kernel reads as much (BINPRM_BUF_SIZE).
 _HEAD_BYTES = 256
 #: Errors of a file system that lacks room, or that is read-only after errors of its disk.
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+#: Errors of a node that can make no more processes; of a program they are none.
+_NO_PROCESS = frozenset({errno.EAGAIN, errno.ENOMEM, errno.ENFILE, errno.EMFILE})
+#: What a child says in place of an exit code if its node is at fault.
+_OF_NODE = 0
+
+
+def node_fault(problem: OSError, what: str, *, on_disk: bool = False) -> NodeFaultError:
+    """Return the error for something that a node has to provide for each task and could not.
+
+    Args:
+        on_disk: True if it is a file or a folder on the node's own disk.
+    """
+    lacks_room = on_disk and problem.errno in _NO_ROOM
+    where = f"{what}: {problem.filename}" if problem.filename else what
+    return NodeFaultError(f"{where}: {problem.strerror or problem}", lacks_room=lacks_room)
 
 
 def refused(problem: OSError, what: str) -> SpawnError:
@@ -210,6 +235,8 @@ def spawn(order: orders.StartOrder, standard: tuple[int, int, int]) -> int:
             setsigmask=(), setsigdef=RESET_SIGNALS,
         )  # fmt: skip
     except OSError as problem:
+        if problem.errno in _NO_PROCESS:
+            raise node_fault(problem, "process of the task") from None
         raise refused_program(problem, program) from None
 
 
@@ -318,7 +345,7 @@ def become(
     least holds none of the supervisor's files, so that another supervisor can start. A container
     runtime that has started is asked to end, not killed.
     """
-    what = "files of the task"
+    what, of_node = "files of the task", True
     try:
         die_with(parent, signal.SIGKILL)
         failpoints.orphan("forked-not-begun")
@@ -339,11 +366,12 @@ def become(
         if order.user is not None:
             what = "session keyring of the task"
             session_keyring.join_new()
-            what = f"user {order.user.name}"
+            what, of_node = f"user {order.user.name}", False
             _switch_to(order.user)
             die_with(parent, signal.SIGKILL)
-        what = "privileges of the task"
+        what, of_node = "privileges of the task", True
         privileges.restrict_as_user()
+        of_node = False
         what = f"working directory {order.cwd}"
         os.chdir(order.cwd)
         program = find_program(order.argv[0], order.env.get("PATH", os.defpath))
@@ -353,7 +381,7 @@ def become(
         os.execve(program, order.argv, order.env)  # noqa: S606 - what a task is
     except OSError as problem:
         error = refused(problem, what) if what else refused_program(problem, program)
-        os.write(write, f"{error.exit_code} {error}".encode())
+        os.write(write, f"{_OF_NODE if of_node else error.exit_code} {error}".encode())
     except SpawnError as problem:
         os.write(write, f"{problem.exit_code} {problem}".encode())
     except Exception as problem:  # this is the child: nobody above may go on with it
@@ -459,30 +487,6 @@ def write_secrets(root: str, order: orders.StartOrder) -> None:
                     os.fchown(handle, user.uid, user.gid)
     finally:
         os.close(folder)
-
-
-def remove_secrets(root: str, name: str) -> None:
-    """Delete the secrets of an attempt that is over.
-
-    The attempt's folder belongs to its user. Whatever is called ``secrets`` there now, only a
-    folder that is still the supervisor's own is touched.
-    """
-    try:
-        attempt = os.open(f"{root}/attempts/{name}", FOLDER)
-    except (OSError, ValueError):  # there is none, or its name cannot be one
-        return
-    folder = -1
-    try:
-        folder = os.open("secrets", FOLDER, dir_fd=attempt)
-        if os.fstat(folder).st_uid == os.geteuid():
-            for file in os.listdir(folder):
-                os.unlink(file, dir_fd=folder)
-    except OSError:
-        pass
-    finally:
-        os.close(attempt)
-        if folder >= 0:
-            os.close(folder)
 
 
 def open_log(root: str, order: orders.StartOrder, stream: str) -> int:

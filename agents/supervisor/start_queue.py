@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from agents.host import failpoints, processes
 from agents.isolation import project_quotas
-from agents.supervisor import orders, reaper, spawn, task_isolation
+from agents.supervisor import exit_reasons, orders, reaper, spawn, task_isolation
 from agents.supervisor.supervisor_log import complain
 
 Record = dict[str, Any]
@@ -190,15 +190,14 @@ class AttemptStarter:
         except FileExistsError:
             raise NotStartedError(record, "Lost", "its directory was there already") from None
         except OSError as problem:
-            message = f"directory of the attempt: {problem}"
-            raise NotStartedError(record, _reason_of(problem), message) from None
+            fault = spawn.node_fault(problem, "folder of the attempt", on_disk=True)
+            raise _not_started(record, fault) from None
         self._bound_folder(order)
         order = order._replace(env={**order.env, reaper.VARIABLE: self._reaper_name})
         standard = [self._null]
         try:
-            standard += [
-                spawn.open_log(self._root, order, stream) for stream in ("stdout", "stderr")
-            ]
+            standard.append(self._log(order, "stdout"))
+            standard.append(self._log(order, "stderr"))
             files = standard[0], standard[1], standard[2]
             child = self._held.start(order, files, company)
         except Exception as problem:  # whatever an order contains, it affects this attempt only
@@ -207,6 +206,12 @@ class AttemptStarter:
             for handle in standard[1:]:
                 os.close(handle)
         return PendingStart(order, record, recorded, child)
+
+    def _log(self, order: orders.StartOrder, stream: str) -> int:
+        try:
+            return spawn.open_log(self._root, order, stream)
+        except OSError as problem:
+            raise spawn.node_fault(problem, "log of the attempt", on_disk=True) from None
 
     def _bound_folder(self, order: orders.StartOrder) -> None:
         """Bound what the attempt's folder may take, where the file system can.
@@ -241,20 +246,9 @@ class AttemptStarter:
         return begun.record | {"state": "Running", "pid": pid, "ticks": ticks, **begun.kept}
 
 
-def _reason_of(problem: Exception) -> str:
-    """Return how an attempt ends that could not start: a node without room is not its fault."""
-    lacks_room = isinstance(problem, spawn.NoRoomError) or (
-        isinstance(problem, OSError) and problem.errno in spawn.NO_ROOM
-    )
-    return "CheckFailed" if lacks_room else "StartFailed"
-
-
 def _not_started(record: Record, problem: Exception) -> NotStartedError:
-    if isinstance(problem, spawn.SpawnError):
-        return NotStartedError(
-            record | {"exit_code": problem.exit_code}, _reason_of(problem), str(problem)
-        )
-    return NotStartedError(record, _reason_of(problem), f"could not be started: {problem!r}")
+    failed = exit_reasons.not_started(problem)
+    return NotStartedError(record | failed.facts, failed.reason, failed.message)
 
 
 class StartHooks(NamedTuple):

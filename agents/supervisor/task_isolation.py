@@ -27,6 +27,7 @@ from agents.supervisor import orders, reaper, spawn
 #: Variable in the supervisor's environment by which the agent requests an isolation.
 VARIABLE = "MUSTER_ISOLATION"
 PROCESS_GROUP = "process-group"
+CONTROL_GROUP = "control group of the task"
 #: File in a node's root that lists its groups, for a supervisor after a crash.
 FILE = "cgroups.json"
 #: If nothing was started for this long, a fork is cheaper than entering the groups of version 2:
@@ -55,7 +56,7 @@ class TaskIsolation:
         self.groups: dict[str, attempt_cgroups.AttemptCgroup] = {}
         self._over: set[str] = set()
         #: Why a running attempt could not be limited, by id.
-        self._unheld: dict[str, str] = {}
+        self._unheld: dict[str, spawn.SpawnError] = {}
         #: The hierarchy in which a child can be born in its group, if any.
         self._born_in = cgroups.UNIFIED if self._can_fork_into() else ""
         self._nearby = local_filesystems.LocalPaths(root, [reaper.SHELL])
@@ -135,7 +136,7 @@ class TaskIsolation:
         try:
             group = self._pool.take(name, limits, keep=may_keep(order))
         except OSError as problem:
-            raise spawn.refused(problem, "control group of the task") from None
+            raise spawn.node_fault(problem, CONTROL_GROUP) from None
         try:
             child = self._spawn(order, standard, group, company)
         except Exception:  # whatever it is: nobody else knows of the group
@@ -179,7 +180,7 @@ class TaskIsolation:
             self.sandbox.enter(view, order.id)
         except OSError as problem:
             self._forget_memory(order.id)
-            raise spawn.refused(problem, problem.strerror or "the task's own folders") from None
+            raise spawn.node_fault(problem, "the task's own folders") from None
         try:
             self._write_files(order)
             return self._spawn_in(order, standard, group, company)
@@ -195,10 +196,7 @@ class TaskIsolation:
             spawn.write_secrets(self._root, order)
             spawn.hand_over(self._root, order)
         except OSError as problem:
-            error = spawn.refused(problem, "folder of the attempt")
-            if problem.errno in spawn.NO_ROOM:
-                raise spawn.NoRoomError(error.exit_code, str(error)) from None
-            raise error from None
+            raise spawn.node_fault(problem, "folder of the attempt", on_disk=True) from None
 
     def _spawn_in(
         self,
@@ -265,7 +263,7 @@ class TaskIsolation:
                 group.kill()
                 self._over.add(name)
         except Exception as problem:  # it runs: an exception would leave it to nobody
-            self._unheld[name] = str(_unbound(problem))
+            self._unheld[name] = _unbound(problem)
             group.kill()
             processes.kill_group(pid, signal.SIGKILL)
         return pid
@@ -348,11 +346,10 @@ def may_keep(order: orders.StartOrder) -> bool:
 
 
 def _unbound(problem: Exception) -> spawn.SpawnError:
-    """Return the message for a limit that could not be set."""
-    what = "control group of the task"
+    """Return the error for a limit that could not be set."""
     if isinstance(problem, OSError):
-        return spawn.refused(problem, what)
-    return spawn.SpawnError(126, f"{what}: {problem!r}")
+        return spawn.node_fault(problem, CONTROL_GROUP)
+    return spawn.SpawnError(126, f"{CONTROL_GROUP}: {problem!r}")
 
 
 def _come_home(view: mount_namespace.Sandbox) -> None:

@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 
-from agents.host import disk_space
 from agents.supervisor.commands import Command
 from agents.tasks import images, start_commands
 from reconciler.model.state.records import AttemptReport
@@ -99,8 +98,7 @@ class ContainerRemover:
                 problem = self._note(command["id"], RemovalCommand(**cleanup))
                 is_noted = is_noted or not problem
                 if problem:
-                    lacks_room = disk_space.says_full(problem)
-                    reason = EndReason.CHECK_FAILED if lacks_room else EndReason.START_FAILED
+                    reason = EndReason.CHECK_FAILED  # the note is on the node's own disk
                     noted.append(start_commands.refusal(command["id"], reason, problem))
                     continue
             noted.append(command)

@@ -269,6 +269,7 @@ class Launcher:
             yield Wait(
                 lambda resume: self._user_lookups.wait(assignment.attempt, name, resume),
                 "stopped before its user was known",
+                reason=EndReason.CHECK_FAILED,
                 cancel=self._user_lookups.give_up,
             )
         return task_users.find_user(template, self.node)

@@ -14,7 +14,7 @@ from agents.data import secret_store, staging
 from agents.gpus import mps
 from agents.health import volume_checks
 from agents.host import disk_space
-from agents.isolation import user_commands
+from agents.isolation import command_cgroups, user_commands
 from agents.logs import output_copies, output_paths
 from agents.submitted import environment_modules, submit_folders
 from agents.tasks import (
@@ -175,7 +175,8 @@ class TaskData:
         if self._searches >= SEARCHES_MAX:
             raise UnstartableError(
                 f"{SEARCHES_MAX} looks at folders of jobs have not ended: the storage of this "
-                f"node hangs, now at {what}"
+                f"node hangs, now at {what}",
+                EndReason.CHECK_FAILED,
             )
         self._searches += 1
 
@@ -243,12 +244,10 @@ def background(work: Callable[[], Any], undo: Callable[[], object] = lambda: Non
     def run() -> Any:
         try:
             return work()
-        except (
-            secret_store.SecretUnavailableError,
-            mps.MpsError,
-            environment_modules.ModulesError,
-        ) as problem:
+        except (secret_store.SecretUnavailableError, environment_modules.ModulesError) as problem:
             raise UnstartableError(str(problem)) from None
+        except (mps.MpsError, command_cgroups.CommandRefusedError) as problem:
+            raise UnstartableError(str(problem), EndReason.CHECK_FAILED) from None
         except OSError as problem:
             if disk_space.is_lack(problem):
                 raise disk_space.FullDiskError(f"data: {problem}") from None

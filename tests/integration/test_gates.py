@@ -78,3 +78,24 @@ def test_a_gang_is_turned_away_and_spends_no_retry(bed: beds.Bed) -> None:
     (bed.folder / "mark").unlink()
     bed.until_state("pair", "Succeeded", timeout_s=120)
     assert "ran on virtual-" in bed.output("pair", task="main-1")
+
+
+def test_a_node_that_can_start_no_task_is_left_alone_and_costs_no_retry(bed: beds.Bed) -> None:
+    """The job may not be tried again, so that it would have failed; another runs elsewhere."""
+    logs = bed.cluster.state / "nodes/virtual-0/logs"
+    logs.rename(logs.with_name("logs-away"))
+    bed.commit({"pair.yaml": JOB})
+
+    def ill() -> bool:
+        nodes = {node["name"]: node for node in bed.get("/v1/nodes")["items"]}
+        message = nodes["virtual-0"]["message"]
+        return "check task-start failed: " in message and nodes["virtual-1"]["state"] == "Ready"
+
+    bed.until(ill, 120)
+    bed.until_state("pair", "Pending", timeout_s=120)
+    ends = {one["node"]: one for one in bed.job("pair")["attempts"]}
+    assert ends["virtual-0"]["endReason"] == "CheckFailed"
+    assert "node virtual-0 could not start it: log of the attempt" in ends["virtual-0"]["message"]
+    bed.commit({"one.yaml": JOB.replace("pair", "one").replace("count: 2", "count: 1")})
+    bed.until_state("one", "Succeeded", timeout_s=120)
+    assert bed.job("pair")["state"] == "Pending"

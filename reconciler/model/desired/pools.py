@@ -7,7 +7,7 @@ import msgspec
 
 from reconciler.model.desired.jobs import Job, Taint
 from reconciler.model.observed import storage
-from reconciler.model.observed.health_checks import DISK_CHECKS, CheckPlan, CheckResult
+from reconciler.model.observed.health_checks import START_CHECKS, CheckPlan, CheckResult
 from reconciler.model.observed.job_commands import JobCommand, JobCommands
 from reconciler.model.policy.drift_kinds import Action
 from reconciler.model.values.resources import Resources
@@ -205,12 +205,12 @@ class Pool(msgspec.Struct, frozen=True):
     def counted(self, results: tuple[CheckResult, ...]) -> tuple[CheckResult, ...]:
         """Return the results of checks that count.
 
-        Without checks those are of the node's disk, and of the commands around jobs.
+        Without checks those are what no task can start without, and the commands around jobs.
         """
         if self.checks is not None:
             return results
         names = self.job_commands.checks
-        return tuple(one for one in results if one.name in DISK_CHECKS or one.name in names)
+        return tuple(one for one in results if one.name in START_CHECKS or one.name in names)
 
     def promised(self) -> Resources:
         """Resources that tasks may take of each node, overcommit included."""

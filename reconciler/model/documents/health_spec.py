@@ -22,6 +22,7 @@ CheckName = Literal[
     "clock",
     "memory-errors",
     "stuck-processes",
+    "task-start",
 ]
 Ratio = Annotated[float, msgspec.Meta(ge=0, le=1)] | Annotated[int, msgspec.Meta(ge=0, le=1)]
 Argument = Annotated[str, msgspec.Meta(max_length=4096)]

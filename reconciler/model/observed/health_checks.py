@@ -30,6 +30,7 @@ BUILT_IN: dict[str, str] = {
     "clock": "systemd-timesyncd keeps the clock, and it is within 10 s of the controller's",
     "memory-errors": "no error of the machine's memory but a few corrected ones, where it counts",
     "stuck-processes": "fewer than `stuckProcesses` processes can't be ended for a minute",
+    "task-start": "no start of a task has failed within five minutes because of the node",
 }
 
 
@@ -63,13 +64,15 @@ class CheckPlan(msgspec.Struct, frozen=True, omit_defaults=True):
     trial: bool = False
 
 
-#: The built-in checks of the node's own disk.
-DISK_CHECKS = ("disk-space", "inodes")
+#: The built-in check of what a node has to provide for each task that starts.
+TASK_START = "task-start"
+#: The built-in checks without which no task can start: of the node's own disk, and that one.
+START_CHECKS = ("disk-space", "inodes", TASK_START)
 #: The plan of a pool without checks of its own: on a node whose disk is full no task can start, and
 #: would be tried there again and again. It fails below a thousandth.
 FULL_DISK = CheckPlan(
     interval_s=15.0,
-    off=tuple(name for name in BUILT_IN if name not in DISK_CHECKS),
+    off=tuple(name for name in BUILT_IN if name not in START_CHECKS),
     disk_free_ratio=0.005,
     inodes_free_ratio=0.005,
 )

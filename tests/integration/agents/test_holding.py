@@ -39,7 +39,8 @@ def test_a_task_whose_limit_is_refused_ends_before_its_end_is_told(bed: Bed) -> 
         report = bed.ended(name)
         left = [p for p in processes.processes() if started.attempt_of(p, str(bed.root)) == name]
         assert not left, name
-        assert (report.end_reason, report.exit_code) == (EndReason.START_FAILED, 126)
+        assert (report.end_reason, report.exit_code) == (EndReason.CHECK_FAILED, None)
+        assert name in bed.supervisor.node_faults
         assert "control group of the task: Invalid argument" in report.message
     assert bed.run("exit 3").exit_code == 3, "the supervisor goes on"
 

@@ -280,7 +280,8 @@ def test_temporary_folders_are_its_own(bed: Bed, tmp_path: Path) -> None:
 @needs_root
 def test_a_view_that_cannot_be_made_is_said(bed: Bed) -> None:
     report = bed.run("true", private={"binds": [("/no/such", "/tmp")]})
-    assert report.end_reason is EndReason.START_FAILED
+    assert report.end_reason is EndReason.CHECK_FAILED
+    assert report.id in bed.supervisor.node_faults
     assert "/tmp" in report.message
     assert bed.run("true").exit_code == 0  # the supervisor is where it was
     assert not bed.groups()
@@ -295,7 +296,7 @@ def test_a_view_is_not_made_through_a_link(bed: Bed, tmp_path: Path, what: str) 
     link.symlink_to(tmp_path / "precious")
     view = {"binds": [(str(link), str(tmp_path / "target"))], "memory": str(link)}
     report = bed.run("true", private={what: view[what]})
-    assert report.end_reason is EndReason.START_FAILED
+    assert report.end_reason is EndReason.CHECK_FAILED
     assert str(link) in report.message
 
 

@@ -113,13 +113,13 @@ def test_a_gang_has_the_memory_of_all_its_tasks(bed: Bed) -> None:
 
 def test_a_start_that_fails_leaves_nothing(bed: Bed) -> None:
     gang = {"shm_bytes": 8 * MIB, "ipc": "g"}
-    for order in (
-        {"private": gang, "argv": ["nosuchcommand"]},
-        {"private": gang | {"binds": [("/no/such", "/tmp")]}},
-        {"private": gang, "cwd": "/no/such"},
+    for order, reason in (
+        ({"private": gang, "argv": ["nosuchcommand"]}, EndReason.START_FAILED),
+        ({"private": gang | {"binds": [("/no/such", "/tmp")]}}, EndReason.CHECK_FAILED),
+        ({"private": gang, "cwd": "/no/such"}, EndReason.START_FAILED),
     ):
         for user in ("games", None):
-            assert bed.run("true", user=user, **order).end_reason is EndReason.START_FAILED
+            assert bed.run("true", user=user, **order).end_reason is reason
     assert namespaces(bed) == 0
     assert bed.run("true").exit_code == 0
 

@@ -118,7 +118,8 @@ def test_a_start_with_a_defect_takes_no_other_along(made: __main__.Supervisor) -
     made.starts.queue = [orders.StartOrder(name) for name in ("a\0", "b", "c")]
     made.starts.run()
     ends = {name: (one["state"], one["end_reason"]) for name, one in made.table.records.items()}
-    assert ends == dict.fromkeys(("a\0", "b", "c"), ("Ended", "StartFailed"))
+    assert ends.pop("a\0") == ("Ended", "StartFailed")
+    assert ends == dict.fromkeys(("b", "c"), ("Ended", "CheckFailed")), "there is no folder of logs"
 
 
 def test_an_end_is_recorded_where_its_group_can_not_be_read(

@@ -100,6 +100,19 @@ def test_a_full_disk_takes_a_node_out_of_a_pool_without_checks() -> None:
     assert site.state("n0") is NodeState.READY
 
 
+def test_a_node_that_could_not_start_a_task_takes_none_even_without_checks() -> None:
+    site = Site()
+    site.change_pool(checks=None)
+    fault = health_checks.CheckResult("task-start", "failed", "control group of the task")
+    site.finds("n0", fault)
+    site.round()
+    assert site.state("n0") is NodeState.UNHEALTHY
+    assert site.found() == [("node-check-failed", "n0/task-start")]
+    site.finds("n0")
+    site.round()
+    assert site.state("n0") is NodeState.READY
+
+
 def test_a_remedy_is_ordered_with_all_that_it_needs() -> None:
     site = Site()
     site.finds("n0", ECC)

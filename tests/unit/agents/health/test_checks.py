@@ -88,6 +88,8 @@ TABLE: list[tuple[str, checks.Readings, str, str]] = [
     ("memory-errors", R(memory_errors=(0, 1)), "failed", "could not be corrected"),
     ("stuck-processes", R(stuck=10), "failed", "can't be ended"),
     ("stuck-processes", R(stuck=9), "healthy", ""),
+    ("task-start", R(start=(CheckResult("task-start", "failed", "no group"),)), "failed", "group"),
+    ("task-start", R(), "healthy", ""),
 ]
 
 

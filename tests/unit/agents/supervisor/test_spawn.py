@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from agents.host import processes
-from agents.supervisor import orders, spawn, start_queue
+from agents.supervisor import orders, record_table, spawn, start_queue
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 UID = 12345
@@ -90,9 +90,9 @@ def test_secrets_go_when_an_attempt_is_over(root: Path) -> None:
     given = order(secrets={"token": "s3cret"})
     spawn.make_folder(str(root), given)
     spawn.write_secrets(str(root), given)
-    spawn.remove_secrets(str(root), "a.1")
+    record_table.remove_secrets(str(root), "a.1")
     assert not list((root / "attempts/a.1/secrets").iterdir())
-    spawn.remove_secrets(str(root), "none")
+    record_table.remove_secrets(str(root), "none")
 
 
 def test_nothing_is_removed_through_a_link(root: Path) -> None:
@@ -101,14 +101,14 @@ def test_nothing_is_removed_through_a_link(root: Path) -> None:
     precious.mkdir()
     (precious / "id_rsa").write_text("x")
     (root / "attempts/a.1/secrets").symlink_to(precious)
-    spawn.remove_secrets(str(root), "a.1")
+    record_table.remove_secrets(str(root), "a.1")
     assert (precious / "id_rsa").exists()
     (root / "attempts/a.1").rename(root / "away")
     (root / "away/secrets").unlink()
     (root / "away/secrets").mkdir()
     (root / "away/secrets/id_rsa").write_text("x")
     (root / "attempts/a.1").symlink_to(root / "away")
-    spawn.remove_secrets(str(root), "a.1")
+    record_table.remove_secrets(str(root), "a.1")
     assert (root / "away/secrets/id_rsa").exists()
 
 
@@ -119,7 +119,7 @@ def test_a_folder_that_a_user_put_there_is_left_alone(root: Path) -> None:
     folder.mkdir()
     (folder / "own").write_text("x")
     os.chown(folder, UID, UID)
-    spawn.remove_secrets(str(root), "a.1")
+    record_table.remove_secrets(str(root), "a.1")
     assert (folder / "own").exists()
 
 
