@@ -20,10 +20,13 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from agents.interactive import supervisor_link, task_streams
 from reconciler.model.protocol import session_messages
+from reconciler.model.values.quantities import counted
 
 #: The longest request; a command line has at most so many bytes.
 LINE_BYTES_MAX = 2**20
 SESSIONS_MAX = 512
+#: Requests beyond those that are being refused at a time; more are left without an answer.
+REFUSALS_MAX = 64
 #: How long the relay may take to answer.
 OPEN_S = 10.0
 #: Messages that wait to be taken, of each session.
@@ -48,27 +51,44 @@ class SessionServer:
         server: URL of the controller.
         context: judges the relay's certificate; None: plain connections.
         refusal: why this node serves no sessions; empty: it does.
+        sessions_max: sessions at a time; whoever asks for more is told so.
     """
 
     def __init__(
-        self, root: Path, server: str, context: ssl.SSLContext | None, refusal: str
+        self,
+        root: Path,
+        server: str,
+        context: ssl.SSLContext | None,
+        refusal: str,
+        *,
+        sessions_max: int = SESSIONS_MAX,
     ) -> None:
         self._root = root
         self._server = server
         self._context = context
         self._refusal = refusal
+        self._sessions_max = sessions_max
         self._running: set[asyncio.Task[None]] = set()
+        self._refused: set[asyncio.Task[None]] = set()
 
     def begin(self, line: bytes) -> None:
-        """Begin the session that a line asks for, unless there are too many."""
+        """Begin the session that a line asks for, or refuse it if there are too many."""
         request = _decode(line)
-        if len(self._running) >= SESSIONS_MAX:
-            return
-        task = asyncio.create_task(self._serve(request))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        count, refusal, tasks = len(self._running), self._refusal, self._running
+        if count >= self._sessions_max:
+            tasks = self._refused
+            refusal = refusal or (
+                f"this node has {counted(count, 'session')} already (exec, cp, forward), the most "
+                "at a time. To fix: end one, or try again later"
+            )
+            if len(tasks) >= REFUSALS_MAX:
+                sys.stderr.write(f"session {request.id}: not answered: {refusal}\n")
+                return
+        task = asyncio.create_task(self._serve(request, refusal))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
-    async def _serve(self, request: session_messages.SessionRequest) -> None:
+    async def _serve(self, request: session_messages.SessionRequest, refusal: str) -> None:
         url = relay_url(self._server, request.relay_port)
         try:
             async with connect(
@@ -84,19 +104,18 @@ class SessionServer:
                 proxy=None,
                 ssl=self._context,
             ) as relay:
-                await self._attend(request, relay)
+                await self._attend(request, relay, refusal)
         except (OSError, websockets.WebSocketException, TimeoutError) as problem:
             sys.stderr.write(f"session {request.id}: {url}: {problem}\n")
 
     async def _attend(
-        self, request: session_messages.SessionRequest, relay: ClientConnection
+        self, request: session_messages.SessionRequest, relay: ClientConnection, refusal: str
     ) -> None:
-        """Do what the session asks for, and say how it ended."""
+        """Do what the session asks for, and say how it ended; or say why it is refused."""
         while await relay.recv() != task_streams.CAME:
             pass  # of a newer relay
-        if self._refusal:
-            refusal = session_messages.SessionRefused(self._refusal)
-            await relay.send(task_streams.said(refusal))
+        if refusal:
+            await relay.send(task_streams.said(session_messages.SessionRefused(refusal)))
             return
         try:
             link = supervisor_link.SupervisorLink(self._root)
@@ -108,8 +127,8 @@ class SessionServer:
             finally:
                 link.close()
         except supervisor_link.StartRefusedError as problem:
-            refusal = session_messages.SessionRefused(str(problem), problem.status)
-            await relay.send(task_streams.said(refusal))
+            refused = session_messages.SessionRefused(str(problem), problem.status)
+            await relay.send(task_streams.said(refused))
 
 
 async def _execute(

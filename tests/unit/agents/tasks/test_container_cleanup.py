@@ -1,6 +1,5 @@
 """What containers leave is removed once they are over, whoever has died in between."""
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
