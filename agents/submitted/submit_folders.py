@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -94,15 +95,27 @@ def find(
     return FoundPlace(folder, python, is_conda, tuple(notes))
 
 
-def unseen_by_container(place: SubmitPlace, *, chosen: bool) -> FoundPlace:
-    """Return what a container has of a place: nothing, and why."""
+def unseen_by_container(place: SubmitPlace, shown: Iterable[str], *, chosen: bool) -> FoundPlace:
+    """Return what a container has of a place: nothing, and why.
+
+    Args:
+        shown: folders of this node that it sees under their own names.
+        chosen: True if the job names its working directory itself, so that nobody misses the folder
+    """
     if place.folder is None or chosen:
         return FoundPlace()
-    note = (
-        f"a container does not see the folder {place.folder.path}, where it was submitted: it "
-        "starts in an empty folder. To fix: send its files along (--code .), or have them in an "
-        "image or a volume"
-    )
+    path = place.folder.path
+    if any(path == one or path.startswith(f"{one.rstrip('/')}/") for one in shown):
+        note = (
+            f"a container does not start in {path}, where it was submitted, although it sees that "
+            f"folder: it starts in an empty one. To fix: workingDirectory: {path}"
+        )
+    else:
+        note = (
+            f"a container does not see the folder {path}, where it was submitted: it starts in an "
+            "empty folder. To fix: send its files along (--code .), or have them in an image or a "
+            "volume"
+        )
     return FoundPlace(notes=(note,))
 
 

@@ -39,7 +39,8 @@ class StartOrder(NamedTuple):
         scratch_bytes: what the attempt's folders may take of the disk; 0: no limit.
         checkpoint_to: as ``to`` of a stop, when its lease is over.
         privileges: ``restricted`` to take from the task what no job needs; empty for nothing.
-        note: what people are told of its start, while it runs and with its end.
+        note: what people are told of its start, while it runs and with an end of its own.
+        hint: what people are told only if its program fails soon after it has started.
         code: whether the agent has a folder ready that becomes its working folder.
     """
 
@@ -65,6 +66,7 @@ class StartOrder(NamedTuple):
     scratch_bytes: int = 0
     checkpoint_to: str = ""
     note: str = ""
+    hint: str = ""
     code: bool = False
 
 
@@ -206,6 +208,7 @@ def _start(name: str, raw: dict[str, Any]) -> StartOrder:
         scratch_bytes=int(raw.get("scratch_bytes", 0)),
         checkpoint_to=_text(raw.get("checkpoint_to", "")),
         note=_text(raw.get("note", "")),
+        hint=_text(raw.get("hint", "")),
         code=bool(raw.get("code")),
     )
 

@@ -19,6 +19,10 @@ Record = dict[str, Any]
 
 #: Wait before the journal is written again after an error.
 RETRY_S = 1.0
+#: A program that does not find its files fails within this time.
+SOON_S = 60.0
+#: Exit code by which a shell reports that there is no such command.
+_NOT_FOUND = 127
 
 
 class RecordTable:
@@ -80,12 +84,13 @@ class RecordTable:
     def end(self, record: Record, reason: str, *, message: str = "") -> None:
         """Record the end of an attempt; it is durable, and reported, after the next publication.
 
-        What was told of its start comes after the message of its end.
+        What was told of its start comes after the message of its end, if it may be why it ended.
         """
         if record.get("secrets"):
             remove_secrets(self._root, record["id"])
         ended = {**record, "state": "Ended", "end_reason": reason, "ended_at": time.time()}
-        ended["message"] = "; ".join(filter(None, (message, record.get("message", ""))))
+        ended["message"] = "; ".join(filter(None, (message, *_told_of_start(ended))))
+        ended.pop("hint", None)
         self.put(ended)
         self.journal.add({"record": ended}, sync=True)
 
@@ -116,6 +121,19 @@ class RecordTable:
             message = {"records": list(self.news.values())}
             self.news = {}
             tell(message)
+
+
+def _told_of_start(ended: Record) -> tuple[str, ...]:
+    """Return what was told of the start of an attempt, as far as it may be why it ended.
+
+    What others ended, or what could not start for other reasons, did not end because of it.
+    """
+    reason, status = ended["end_reason"], ended.get("exit_code")
+    if reason != "Exited" and not (reason == "StartFailed" and status == _NOT_FOUND):
+        return ()
+    ran_s = ended["ended_at"] - (ended.get("started_at") or ended["ended_at"])
+    failed_soon = reason == "Exited" and bool(status) and ran_s <= SOON_S
+    return ended.get("message", ""), ended.get("hint", "") if failed_soon else ""
 
 
 def remove_secrets(root: str, name: str) -> None:

@@ -179,6 +179,8 @@ class AttemptStarter:
             record["secrets"] = True
         if order.note:
             record["message"] = order.note
+        if order.hint:
+            record["hint"] = order.hint
         # nothing may fail between a task's start and its entry in the table of live attempts
         recorded = {"cleanup": order.cleanup} if order.cleanup else {}
         if order.limits.get("cpus"):

@@ -180,7 +180,7 @@ class Launcher:
             data, secrets = yield from self._data.fetch(
                 assignment, template, self.node.shared, user
             )
-            surroundings = yield from self._data.find_surroundings(template, user)
+            surroundings = yield from self._data.find_surroundings(template, self.node.shared, user)
             if image is not None:
                 yield _image_wait(self.images, assignment.attempt, image)
             if template.code:

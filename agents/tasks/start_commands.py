@@ -103,7 +103,8 @@ def start_command(
     if resources.secrets is not None:
         command["secrets"] = resources.secrets
     if notes := resources.surroundings.place.notes:
-        command["note"] = "; ".join(notes)
+        # a container rarely misses the folder, so that only its failure makes it worth a word
+        command["note" if template.runtime == "process" else "hint"] = "; ".join(notes)
     return command
 
 

@@ -101,14 +101,15 @@ class TaskData:
         )
 
     def find_surroundings(
-        self, template: TaskTemplate, user: TaskUser
+        self, template: TaskTemplate, shared: str, user: TaskUser
     ) -> Generator[Wait, Any, task_environment.TaskSurroundings]:
         """Return what this node has of the place where a task was submitted, and its modules."""
         place = template.submitted
         chosen = template.working_directory is not None or bool(template.code)
         found = task_environment.TaskSurroundings()
         if template.runtime != "process":
-            hidden = submit_folders.unseen_by_container(place, chosen=chosen)
+            shown = (shared, *(path for path, _ in template.mounts))
+            hidden = submit_folders.unseen_by_container(place, shown, chosen=chosen)
             found = found._replace(place=hidden)
         elif place != folder_identity.NOWHERE:
             which = " and ".join(one.path for one in (place.folder, place.python) if one)

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from agents.supervisor import (
     journal,
     orders,
     reaper,
+    record_table,
     spawn,
     task_isolation,
 )
@@ -112,6 +114,30 @@ def test_what_could_not_be_brought_to_disk_once_is_written_anew_before_it_is_tol
     made.table.publish(made.clients.tell)
     assert (made.table.retry_at, made.table.journal.doubtful) == (0.0, False)
     agent.close()
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "ran_s", "told"),
+    [
+        ("Exited", 2, 1.0, "of the end; of the start; of a failure"),
+        ("Exited", 2, record_table.SOON_S + 1, "of the end; of the start"),
+        ("Exited", 0, 1.0, "of the end; of the start"),
+        ("StartFailed", 127, 0.0, "of the end; of the start"),
+        ("StartFailed", 126, 0.0, "of the end"),
+        ("CheckFailed", None, 0.0, "of the end"),
+        ("OutOfMemory", 137, 1.0, "of the end"),
+        ("Preempted", 0, 1.0, "of the end"),
+    ],
+)
+def test_what_was_told_of_a_start_is_no_reason_of_another_end(
+    made: __main__.Supervisor, reason: str, status: int | None, ran_s: float, told: str
+) -> None:
+    start = {"message": "of the start", "hint": "of a failure", "exit_code": status}
+    started_at = time.time() - ran_s
+    made.table.end({**RUNNING, "started_at": started_at, **start}, reason, message="of the end")
+    record = made.table.records["a"]
+    assert record["message"] == told
+    assert "hint" not in record
 
 
 def test_a_start_with_a_defect_takes_no_other_along(made: __main__.Supervisor) -> None:

@@ -133,12 +133,22 @@ def test_the_environment_is_the_one_that_comes_first(path: str, expected: str | 
 
 def test_a_container_sees_none_of_it_and_says_so(folder: Path) -> None:
     place = SubmitPlace(seen(folder))
-    found = submit_folders.unseen_by_container(place, chosen=False)
+    found = submit_folders.unseen_by_container(place, ["/shared"], chosen=False)
     assert (found.folder, len(found.notes)) == ("", 1)
-    assert str(folder) in found.notes[0]
+    assert f"does not see the folder {folder}" in found.notes[0]
     nothing = submit_folders.FoundPlace()
-    assert submit_folders.unseen_by_container(place, chosen=True) == nothing
-    assert submit_folders.unseen_by_container(SubmitPlace(), chosen=False) == nothing
+    assert submit_folders.unseen_by_container(place, [], chosen=True) == nothing
+    assert submit_folders.unseen_by_container(SubmitPlace(), [], chosen=False) == nothing
+
+
+def test_a_container_that_sees_the_folder_is_not_said_not_to(folder: Path) -> None:
+    place = SubmitPlace(seen(folder))
+    for shown in (str(folder), str(folder.parent), "/"):
+        (note,) = submit_folders.unseen_by_container(place, [shown], chosen=False).notes
+        assert "does not see" not in note
+        assert f"To fix: workingDirectory: {folder}" in note
+    (note,) = submit_folders.unseen_by_container(place, [f"{folder}-2"], chosen=False).notes
+    assert "does not see" in note
 
 
 @pytest.mark.parametrize(
