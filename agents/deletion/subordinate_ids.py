@@ -47,6 +47,11 @@ def user_of(uid: int, source: Path = SUBUID) -> int:
         return uid
 
 
+def holders(source: Path) -> tuple[str, ...]:
+    """Return who has subordinate ids, as the file writes them; none if it can't be read."""
+    return tuple(line.owner for line in _read(source))
+
+
 def _read(source: Path) -> list[_Range]:
     try:
         text = source.read_bytes().decode("utf-8", "replace")

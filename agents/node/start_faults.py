@@ -12,7 +12,7 @@ from reconciler.model.values.quantities import format_duration
 
 #: How long a node takes no task after it could not start one.
 OUT_S = 300
-_FIX = "run `muster-agent --check` there, and see the kernel's log (dmesg)"
+_FIX = "run `muster agent --check` there, and see the kernel's log (dmesg)"
 
 
 class StartFault(msgspec.Struct, frozen=True):

@@ -62,7 +62,7 @@ def findings(
         yield from gpu_findings.chosen(sample, settings.chosen_gpus(given))
     yield from task_findings.isolation(top)
     yield from task_findings.privileges(top)
-    yield from task_findings.runtimes(os.environ.get("PATH", os.defpath))
+    yield from task_findings.runtimes(os.environ.get("PATH", os.defpath), top)
     if sample is not None and sample.devices:
         yield gpu_findings.sharing()
     yield task_findings.data()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agents.isolation import cgroups, mount_namespace, task_privileges
+from agents.preflight import rootless_findings
 from agents.preflight.finding import NOT_EXERCISED, PreflightFinding, note, ok
 from agents.supervisor import client
 
@@ -81,14 +82,16 @@ def privileges(top: Path) -> Iterator[PreflightFinding]:
         )
 
 
-def runtimes(path: str) -> Iterator[PreflightFinding]:
-    """Check which container runtimes are installed."""
+def runtimes(path: str, top: Path) -> Iterator[PreflightFinding]:
+    """Check which container runtimes are installed, and if users can use podman."""
     programs = {name: shutil.which(name, path=path) for name in RUNTIMES}
     installed = [f"{name} ({where})" for name, where in programs.items() if where]
     yield ok("runtimes", ", ".join(["process", *installed]))
     if not installed:
         do = "To run jobs with images: install one"
         yield note("containers", f"none of {', '.join(RUNTIMES)} is installed", do)
+    if programs["podman"]:
+        yield rootless_findings.podman(path, top, os.geteuid())
     if any(programs[name] for name in RUNTIMES if name != "podman"):
         do = "To try it: run a job with an image, and one with `--nv` and GPUs"
         yield note("apptainer", NOT_EXERCISED, do)

@@ -166,15 +166,16 @@ def test_what_was_never_seen_at_work_is_said(tmp_path: Path) -> None:
 
 
 def test_runtimes_are_found_in_the_path(tmp_path: Path) -> None:
-    assert levels(task_findings.runtimes(str(tmp_path)))["containers"][0] == "note"
+    assert levels(task_findings.runtimes(str(tmp_path), tmp_path))["containers"][0] == "note"
     program = tmp_path / "podman"
     program.touch(0o755)
-    found = levels(task_findings.runtimes(str(tmp_path)))
-    assert found == {"runtimes": ("ok", f"process, podman ({program})")}
+    found = levels(task_findings.runtimes(str(tmp_path), tmp_path))
+    assert found["runtimes"] == ("ok", f"process, podman ({program})")
+    assert found["podman"][0] == "note", "podman alone is of no use to users"
     other = tmp_path / "apptainer"
     other.write_text("#!/bin/sh\n")
     other.chmod(0o755)
-    assert levels(task_findings.runtimes(str(tmp_path)))["apptainer"] == (
+    assert levels(task_findings.runtimes(str(tmp_path), tmp_path))["apptainer"] == (
         "note",
         finding.NOT_EXERCISED,
     )
