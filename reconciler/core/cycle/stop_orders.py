@@ -10,6 +10,8 @@ from reconciler.model.state.states import EndReason
 
 #: Grace of a task on a node that no pool declares.
 _GRACE_S = 30
+#: Grace of a worker of Ray whose job has succeeded. One that still joins answers no SIGTERM.
+DONE_GRACE_S_MAX = 5
 
 
 class Graces:
@@ -42,6 +44,17 @@ class Graces:
         node = self._nodes.get(node_name)
         pool = self._pools.get(node.pool) if node else None
         return pool.grace_s if pool else _GRACE_S
+
+    def when_done(self, spec: desired.Job, node_name: str) -> int:
+        """Return the grace of a task whose job has succeeded without it.
+
+        A worker of Ray has nothing to save then. Its grace is short unless the job says how long it
+        is, or its results are still to be copied within it.
+        """
+        grace_s = self.to_end(spec, node_name)
+        if spec.framework != "ray" or spec.grace_s is not None or spec.stage.outs:
+            return grace_s
+        return min(grace_s, DONE_GRACE_S_MAX)
 
 
 def longest_to_save_s(structure: desired.Structure, jobs: Iterable[desired.Job]) -> int:
@@ -101,7 +114,10 @@ class StopOrders:
         """
         is_unwanted = is_done or reason is EndReason.CANCELLED
         saves = spec.checkpoint is not None and not is_unwanted
-        grace_s = (self._graces.to_save if saves else self._graces.to_end)(spec, attempt.node)
+        if is_done:
+            grace_s = self._graces.when_done(spec, attempt.node)
+        else:
+            grace_s = (self._graces.to_save if saves else self._graces.to_end)(spec, attempt.node)
         if reason is EndReason.TIMED_OUT and spec.checkpoint and spec.checkpoint.before_limit_s:
             # asked before the limit, it goes on up to that; a deadline has no such time before it
             is_late = spec.deadline is not None and spec.deadline <= self._now

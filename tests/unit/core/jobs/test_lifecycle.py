@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from reconciler.core.cycle import stop_orders
 from reconciler.model import desired
 from reconciler.model.state import records, states
 from reconciler.model.state.states import AttemptState, EndReason, JobState
@@ -87,6 +88,7 @@ def test_a_rank_that_ends_early_and_well_does_not_hurt() -> None:
 
 HEAD = desired.TaskGroup("head", 1, resources.Resources(1000))
 WORKERS = desired.TaskGroup("worker", 2, resources.Resources(1000))
+KEEPS_RESULTS = desired.StagingSpec(outs=(desired.StageOut("out", "results", "", "always"),))
 
 
 @pytest.mark.parametrize("checkpoint", [None, desired.Checkpoint()])
@@ -148,6 +150,34 @@ def test_a_job_of_ray_ends_with_its_head() -> None:
     world.end("g", index=head.index)
     world.settle()
     assert world.state("g") is JobState.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    ("changes", "grace_s"),
+    [
+        ({"framework": "ray", "count": 3}, stop_orders.DONE_GRACE_S_MAX),
+        ({"framework": "ray", "count": 3, "grace_s": 20}, 20),
+        ({"framework": "ray", "count": 3, "stage": KEEPS_RESULTS}, 30),
+        ({"groups": (HEAD, WORKERS), "ends_with": "head"}, 30),
+    ],
+    ids=["short", "its own", "copies", "other frameworks"],
+)
+def test_what_is_left_of_a_job_that_has_succeeded_leaves_soon(
+    changes: dict[str, Any], grace_s: int
+) -> None:
+    """A worker of Ray that still joins defers SIGTERM, and would keep its GPUs for the grace."""
+    world = World(nodes=1)
+    world.change_structure(volumes={"results": desired.Volume("results", "/results")})
+    world.commit(job("g", **changes))
+    world.settle()
+    (head,) = [one for one in world.attempts("g") if one.rank.rank == 0 and one.group != "worker"]
+    world.nodes["n0"].end(head.id, world.now, exit_code=0)
+    world.hear()
+    world.cycle()
+    stops = [one.stop for one in world.attempts("g") if one.id != head.id]
+    assert [(one and one.signal, one and one.grace_s) for one in stops] == [
+        ("SIGTERM", grace_s)
+    ] * 2
 
 
 def test_the_time_limit_stops_a_job_for_good() -> None:
