@@ -48,7 +48,7 @@ BELOW_LIMIT = "the queue is below its limit"
 #: Reasons of Quotas have the code of those of queues, and begin with the name of the Quota.
 _QUOTA = re.compile(r"Quota (\S+) ")
 #: Ends of tries in which nothing ran, so that there is no output.
-NEVER_RAN = frozenset({"StartFailed", "StageFailed", "Refused"})
+NEVER_RAN = frozenset({"StartFailed", "CheckFailed", "StageFailed", "Refused"})
 
 
 def register(app: typer.Typer) -> None:

@@ -343,6 +343,22 @@ no such file
   1970-01-01 00:02  main-0, try 1 on n1: StageFailed
 """,
     ),
+    "its node could not start it": (
+        {
+            "job": _job(
+                state="Failed",
+                message="its deadline has passed",
+                attempts=[_attempt(exitCode=None, endReason="CheckFailed")],
+            ),
+        },
+        """\
+j is Failed.
+
+its deadline has passed
+
+  1970-01-01 00:02  main-0, try 1 on n1, after 1m00s: CheckFailed
+""",
+    ),
     "waits without an estimate": (
         {"job": _job(place=1), "reasons": [], "queue": None},
         (
