@@ -237,6 +237,8 @@ class _Split:
             known = (old, self._of_pool(old, pool))
         self._now.shapes[id(old), pool] = known
         made = known[1]
+        # shapes that come later with the same nodes get the same array
+        self._now.masks.setdefault((id(old.eligible), pool), (old.eligible, made.eligible))
         self.shapes.append(made)
         others = (old.unreserved, old.leaving, old.evicting)
         if any(other is not None for other in others):

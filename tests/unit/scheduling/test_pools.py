@@ -349,3 +349,19 @@ def test_a_node_that_goes_to_another_pool_takes_its_shapes_along() -> None:
         split = flavors.within(dataclasses.replace(snapshot, pools=given))
         for shape in split.shapes[len(snapshot.shapes) :]:
             assert shape.eligible.tolist() == (given.of_node == shape.pool).tolist()
+
+
+def test_a_shape_that_comes_later_has_the_same_nodes_of_a_pool_as_those_before() -> None:
+    s = two_pools().queue("main", flavors=(gpus_in("a", 4),))
+    s.job("j", gpu=1).job("k", gpu=2)
+    whole = s.snapshot()
+    first = whole.shapes[0]
+    shapes = tuple(dataclasses.replace(one, eligible=first.eligible) for one in whole.shapes)
+    both = dataclasses.replace(whole, shapes=shapes)
+    lines = tuple(line for line in whole.lines if line.shape == 0)
+    alone = dataclasses.replace(both, shapes=shapes[:1], lines=lines)
+    for _ in range(2):
+        flavors.within(alone)
+    split = flavors.within(both).shapes[len(shapes) :]
+    for pool in (0, flavors.REST):
+        assert len({id(shape.eligible) for shape in split if shape.pool == pool}) == 1
