@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import posixpath
+import signal
 import stat
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
 FILES_MAX = 1_000_000
 BYTES_MAX = 1 << 40
 FAILED = 1
+#: Exit codes of which is said elsewhere why: signals are those that end this command here.
+_TOLD = frozenset({0, remote_command.FAILED, remote_command.LOST}).union(
+    128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+)
+#: Exit codes of a command that can't be run, or was not found.
+_NOT_RUN = frozenset({126, 127})
 #: Packs in the task; messages are of the C locale, from which ours are made.
 _PACK = """
 export LC_ALL=C
@@ -94,7 +101,7 @@ def download(
     if isinstance(problem, CopyError | OSError) or (problem is not None and not code):
         terminal.note(f"muster: {_told(problem, into)}")
         return FAILED
-    return _status(code, bytes(said), copy_errors.TaskPlace(place.job, source, folder))
+    return status_of(code, bytes(said), copy_errors.TaskPlace(place.job, source, folder))
 
 
 def upload(
@@ -136,7 +143,7 @@ def upload(
     if packing.problem is not None and not isinstance(packing.problem, BrokenPipeError):
         terminal.note(f"muster: {_told(packing.problem, source)}")
         return FAILED
-    return _status(code, bytes(said), copy_errors.TaskPlace(place.job, target))
+    return status_of(code, bytes(said), copy_errors.TaskPlace(place.job, target))
 
 
 def _is_folder(path: Path) -> bool:
@@ -156,9 +163,13 @@ def _told(problem: Exception, place: Path) -> str:
     return copy_errors.here(place, problem) if isinstance(problem, OSError) else str(problem)
 
 
-def _status(code: int, said: bytes, place: copy_errors.TaskPlace) -> int:
-    """Return the exit code of a copy by that of its command, and tell why it failed."""
-    if not 0 < code < remote_command.FAILED:
+def status_of(code: int, said: bytes, place: copy_errors.TaskPlace) -> int:
+    """Return the exit code of a copy by that of its command, and tell why it failed.
+
+    What Muster, or a signal here, has ended was said before. So was why a command could not be run:
+    only a shell in the task that ran writes messages with such a code.
+    """
+    if code in _TOLD or (code in _NOT_RUN and not said):
         return code
     for line in copy_errors.in_task(said, place, code):
         terminal.note(f"muster: {line}")

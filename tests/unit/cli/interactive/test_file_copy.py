@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.cli.interactive import file_copy
+from reconciler.cli.interactive import copy_errors, file_copy
 
 
 def _tar(*members: tuple[str, bytes, str]) -> io.BytesIO:
@@ -54,3 +54,26 @@ def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     made = _tar(("out", tarfile.DIRTYPE, ""), ("out/a", tarfile.REGTYPE, ""))
     with pytest.raises(file_copy.CopyError, match="more than 1 files"):
         file_copy.unpack(made, tmp_path, "out", "out")
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "ends", "told"),
+    [
+        (2, b"tar: a: Cannot open: Permission denied\n", 1, "permission denied"),
+        (127, b"sh: 1: dirname: not found\n", 1, "dirname: not found"),
+        (137, b"", 1, "the copy ended with exit code 137 in the task"),
+        (127, b"", 127, ""),
+        (130, b"", 130, ""),
+        (125, b"", 125, ""),
+        (255, b"", 255, ""),
+        (0, b"", 0, ""),
+    ],
+)
+def test_no_copy_fails_without_a_word(
+    code: int, said: bytes, ends: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of 127 without output, 125, 255 and a signal here it was said before what happened."""
+    place = copy_errors.TaskPlace("train", "out")
+    assert file_copy.status_of(code, said, place) == ends
+    printed = " ".join(capsys.readouterr().err.split())
+    assert told in printed if told else not printed
