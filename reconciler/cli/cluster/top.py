@@ -101,12 +101,22 @@ def _watch(api: "api_client.ApiClient", events: deque[Json], every: float) -> No
         after = _news(api, events, after, wait_s=tick_s if after is not None else None)
         told = told or after != before
         now = time.monotonic()
-        if not seen or now - read_at >= (pause_s if told else NEWS_S):
+        if not seen or now - read_at >= rest_s(pause_s, told=told):
             seen, told = look(api), False
             read_at = time.monotonic()
             pause_s = max(every, PARTS * (read_at - now))
         _draw(seen, events, live=True)
         time.sleep(max(0.0, tick_s - (time.monotonic() - began)))  # many events come at once
+
+
+def rest_s(pause_s: float, *, told: bool) -> float:
+    """Return how long after one look at lists the next is due, in seconds.
+
+    Args:
+        pause_s: the least time between two looks.
+        told: True if events have come since.
+    """
+    return pause_s if told else max(pause_s, NEWS_S)
 
 
 def _draw(seen: dict[str, Json], events: Sequence[Json], *, live: bool) -> None:

@@ -186,3 +186,11 @@ def test_without_gpus_queues_show_cpus_and_their_share() -> None:
     at = next(place for place, line in enumerate(lines) if line.startswith("QUEUE "))
     assert lines[at].split()[3] == "CPUS"
     assert lines[at + 1].endswith("[#####.....]")
+
+
+@pytest.mark.parametrize(
+    ("pause_s", "told", "rest_s"),
+    [(2, True, 2), (2, False, top.NEWS_S), (60, True, 60), (60, False, 60)],
+)
+def test_lists_are_never_read_sooner_than_asked(pause_s: float, told: bool, rest_s: float) -> None:
+    assert top.rest_s(pause_s, told=told) == rest_s
