@@ -173,8 +173,9 @@ class AttemptLifecycle:
         for report in reports:
             if report.id in self._supervisor.node_faults:
                 self._supervisor.node_faults.discard(report.id)
-                self._parts.monitor.start_failed(report.message, report.ended_at or 0.0)
-                message = start_faults.told(report.message, self._parts.launcher.node.name)
+                is_out = self._parts.monitor.start_failed(report.message, report.ended_at or 0.0)
+                name = self._parts.launcher.node.name
+                message = start_faults.told(report.message, name, is_out=is_out)
                 told.append(msgspec.structs.replace(report, message=message))
             else:
                 told.append(report)

@@ -241,13 +241,18 @@ class NodeMonitor:
                 self.take_over(msgspec.structs.replace(self.inventory, checks=merged))
         return found
 
-    def start_failed(self, problem: str, at: float) -> None:
-        """Report that this node could not start a task at that time, so that it gets no other."""
+    def start_failed(self, problem: str, at: float) -> bool:
+        """Report that this node could not start a task at that time, so that it gets no other.
+
+        Return False if that does not count by its plan, or it is too long ago.
+        """
         with self._lock:
             fault = start_faults.later(self._start_fault, problem, at, time.time())
             self._start_fault = fault
-            merged = checks.merged(self.inventory.checks, self._start_result())
+            counts = self._start_result()
+            merged = checks.merged(self.inventory.checks, counts)
             self.take_over(msgspec.structs.replace(self.inventory, checks=merged))
+        return bool(counts)
 
     def _start_result(self) -> tuple[CheckResult, ...]:
         return self._start_fault.result(self._plan, time.time())

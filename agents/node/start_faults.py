@@ -39,10 +39,12 @@ def later(known: StartFault, problem: str, at: float, now: float) -> StartFault:
     return found if found.until > known.until else known
 
 
-def told(problem: str, node: str) -> str:
-    """Return the message of an attempt that could not start because of its node."""
-    out = format_duration(OUT_S)
+def told(problem: str, node: str, *, is_out: bool) -> str:
+    """Return the message of an attempt that could not start because of its node.
+
+    ``is_out``: the node takes no task for a while; not if its pool has turned the check off.
+    """
+    out = f", and the node takes no task for {format_duration(OUT_S)}" if is_out else ""
     return (
-        f"node {node} could not start it: {problem}. It costs the job no retry, and the node takes "
-        f"no task for {out}. To fix: {_FIX}"
+        f"node {node} could not start it: {problem}. It costs the job no retry{out}. To fix: {_FIX}"
     )

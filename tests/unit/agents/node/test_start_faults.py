@@ -30,6 +30,7 @@ def test_a_clock_that_was_set_back_keeps_no_node_out_for_longer() -> None:
 
 
 def test_an_attempt_says_which_node_and_that_it_costs_nothing() -> None:
-    told = start_faults.told(PROBLEM, "n1")
+    told = start_faults.told(PROBLEM, "n1", is_out=True)
     for part in ("node n1", PROBLEM, "no retry", "5m", "To fix: "):
         assert part in told
+    assert "takes no task" not in start_faults.told(PROBLEM, "n1", is_out=False)
