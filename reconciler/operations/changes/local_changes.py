@@ -89,6 +89,8 @@ def carry_out(
         kept = to.submitting(one.name for one in acts if one.verb == "cancel")
         waiting = [one for one in acts if one.name in kept]
         here = [one for one in changes if one not in waiting]
+        if here and not dry_run and to.endpoint is not None:
+            _withdrawn(waiting, to.endpoint, dry_run=True)  # what is refused keeps all as it is
         done = _at_clone(here, to.clone, to, dry_run=dry_run) if here else []
         done = _judged(changes, done, to, been)
         return done + (_withdrawn(waiting, to.endpoint, dry_run=dry_run) if to.endpoint else [])
