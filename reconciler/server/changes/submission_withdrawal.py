@@ -12,6 +12,7 @@ from litestar.concurrency import sync_to_thread
 from reconciler.model.state import records
 from reconciler.operations.audit import access_audit
 from reconciler.operations.changes import remote_changes
+from reconciler.server import errors
 from reconciler.server.auth import authorization, tokens
 from reconciler.server.override_requests import OverrideRequests
 from reconciler.server.server_store import ServerStore
@@ -87,14 +88,16 @@ class SubmissionWithdrawal:
     ) -> remote_changes.RemoteChangeResult:
         """Have a submission forgotten that the caller may withdraw.
 
-        Raises:
-            Failure: the loop can't be asked.
+        That the loop can't be asked is a result as well: others may be changed already.
         """
         if one.dry_run:
             return remote_changes.RemoteChangeResult(one.name, 200, WOULD)
-        why = await self._loop.ask(
-            records.ClearOverride(secrets.token_hex(8), "submit", one.name, caller.name)
-        )
+        try:
+            why = await self._loop.ask(
+                records.ClearOverride(secrets.token_hex(8), "submit", one.name, caller.name)
+            )
+        except errors.Failure as failure:
+            return remote_changes.RemoteChangeResult(one.name, failure.status, failure.message)
         if why:  # it was committed, or withdrawn by somebody else, since it was looked up
             return remote_changes.RemoteChangeResult(
                 one.name, 409, "its submission does not wait for git any more; try again"
