@@ -23,8 +23,9 @@ from reconciler.model.values import index_ranges
 _MANY_FILES = 100
 #: The most approvals that are remembered while something is held.
 APPROVALS_MAX = 100
-#: The most removals of jobs that are remembered of earlier revisions.
-REMOVALS_MAX = 1000
+#: The most removals of jobs and elements that are remembered of earlier revisions, and the most
+#: characters of their names.
+REMOVALS_MAX, REMOVALS_CHARACTERS_MAX = 1000, 2**20
 
 
 class RevisionView(msgspec.Struct, frozen=True):
@@ -274,7 +275,7 @@ class RevisionInForce:
             found = self._lineage.removals(dict(list(gone.items())[:REMOVALS_MAX]))
             found |= self._lineage.element_removals(dict(list(cancelled.items())[:REMOVALS_MAX]))
             kept |= {label.removeprefix("Job/"): one for label, one in found.items()}
-        self._removals = dict(list(kept.items())[-REMOVALS_MAX:])
+        self._removals = latest(kept)
 
     def _apply_files(self, head: str, trust: trust_state.Trust) -> bool:
         """Apply the files that a revision changed; return False if that would leave nothing."""
@@ -331,6 +332,21 @@ class RevisionInForce:
             return revision_limits.ReadingBudget(limits, *kept).read(self._source, blobs)
         except revision_limits.RevisionTooLargeError as error:
             raise self._lineage.too_large(head, error) from None
+
+
+def latest(removals: Mapping[str, desired.Removal]) -> dict[str, desired.Removal]:
+    """Return as many of the last removals as are remembered, in order.
+
+    Names of elements may be long, and each cycle that changes some of them is journalled.
+    """
+    kept: list[tuple[str, desired.Removal]] = []
+    left = REMOVALS_CHARACTERS_MAX
+    for name, removal in reversed(list(removals.items())[-REMOVALS_MAX:]):
+        left -= len(name)
+        if left < 0:
+            break
+        kept.append((name, removal))
+    return dict(reversed(kept))
 
 
 def _tells(name: str, cancelled: Mapping[str, tuple[str, frozenset[int]]]) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from reconciler.desired.apply import loader
+from reconciler.desired.apply import loader, revision_in_force
 from reconciler.model import desired
 from tests.unit.desired.loaders import Loaders, Make, restarted
 from tests.unit.desired.repositories import Repository, documents, job, queue
@@ -205,3 +205,15 @@ def test_elements_that_a_new_array_or_a_new_run_leaves_out_are_no_news(
 def test_many_elements_are_told_by_their_number() -> None:
     told = desired.Desired().why_elements_cancelled("s", [n * n for n in range(300)])
     assert told == ["300 elements cancelled by its document"]
+
+
+def test_long_sets_of_elements_are_remembered_within_limits() -> None:
+    removal = desired.Removal("ada@example.org", "1a2b3c4d" * 5, 60.0, True)
+    name = f"sweep-%04d[{','.join(str(n * n) for n in range(300))}]"
+    found = {name % number: removal for number in range(revision_in_force.REMOVALS_MAX)}
+    kept = list(revision_in_force.latest(found))
+    assert sum(map(len, kept)) <= revision_in_force.REMOVALS_CHARACTERS_MAX
+    assert kept == list(found)[-len(kept) :]
+    assert len(kept) > 100
+    few = {f"job-{number}": removal for number in range(revision_in_force.REMOVALS_MAX + 1)}
+    assert list(revision_in_force.latest(few)) == list(few)[1:]
