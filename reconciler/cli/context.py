@@ -104,12 +104,16 @@ def require_text(value: str | list[str] | None) -> str | list[str] | None:
 
 
 def require_name(value: str | list[str] | None) -> str | list[str] | None:
-    """Return names as given. Raise BadParameter if one is empty or has its kind before it."""
+    """Return names as given. Raise BadParameter if one is empty, has its kind before it, or a slash
+    for another reason: in the address of a request it would name something else.
+    """
     require_text(value)
     for name in [value] if isinstance(value, str) else value or ():
         kind, slash, bare = name.partition("/")
         if slash and bare and kind.isalpha():
             raise typer.BadParameter(f"{name}: expected a name without its kind, {bare}")
+        if slash and bare:
+            raise typer.BadParameter(f"{name}: expected a name, which has no /")
     return value
 
 

@@ -419,3 +419,9 @@ def test_a_wrong_subject_is_answered_alike_by_every_verb(
 def test_a_kind_before_a_name_is_answered_with_the_name(words: list[str]) -> None:
     with pytest.raises(usage_errors.UsageError, match="expected a name without its kind, train"):
         _run(*words, "job/train")
+
+
+@pytest.mark.parametrize("command", ["job", "explain", "logs", "cancel"])
+def test_a_name_with_a_slash_is_no_path_that_an_older_controller_lacks(command: str) -> None:
+    with pytest.raises(usage_errors.UsageError, match="a-1/b: expected a name, which has no /"):
+        _run(command, "a-1/b")
