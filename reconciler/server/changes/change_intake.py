@@ -152,7 +152,9 @@ class ChangeIntake:
             return [known.get(one.name) or remote_changes.withdrawn(one.name) for one in wanted]
         done = iter(made)
         return [
-            await self._withdrawal.withdraw(asked.caller, one) if position in kept else next(done)
+            await self._withdrawal.withdraw(asked.caller, one, kept[position])
+            if position in kept
+            else next(done)
             for position, one in enumerate(wanted)
         ]
 

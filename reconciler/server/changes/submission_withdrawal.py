@@ -20,6 +20,8 @@ from reconciler.store import StoreReader
 
 DONE = "submission withdrawn; only a push that is under way may still commit it"
 WOULD = "its submission would be withdrawn"
+#: Of a submission that could not be committed and is only shown still.
+FORGOTTEN = "its submission, which was refused, is no longer shown; what git has stays as it is"
 
 
 def why_not(reader: StoreReader, caller: tokens.Caller, kept: records.Override) -> str:
@@ -84,7 +86,10 @@ class SubmissionWithdrawal:
         return await sync_to_thread(found)
 
     async def withdraw(
-        self, caller: tokens.Caller, one: remote_changes.SubmittedDocument
+        self,
+        caller: tokens.Caller,
+        one: remote_changes.SubmittedDocument,
+        kept: records.Override,
     ) -> remote_changes.RemoteChangeResult:
         """Have a submission forgotten that the caller may withdraw.
 
@@ -105,7 +110,7 @@ class SubmissionWithdrawal:
         self._access_log.note(
             "OverrideChanged", caller.name, "", f"ends submit {one.name}", one.reason
         )
-        return remote_changes.RemoteChangeResult(one.name, 200, DONE)
+        return remote_changes.RemoteChangeResult(one.name, 200, DONE if kept.waiting else FORGOTTEN)
 
     def _kept(
         self, changes: Sequence[remote_changes.SubmittedDocument]
