@@ -1,8 +1,7 @@
 """The command `muster top`: queues, nodes, GPUs and events, live, in 80 columns.
 
 It asks for lists only after an event, at most every `every` seconds, and less often if they take
-long. Waiting for events is one open request that costs the controller nothing. Between, the screen
-is drawn again each second, so that the clock and times continue.
+long. Events are waited for a second at a time, so that the clock and times continue.
 """
 
 import contextlib

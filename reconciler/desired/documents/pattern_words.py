@@ -86,7 +86,7 @@ _WORDS = {
     ),
     r"^[0-9a-f]{64}(?!\n)$": PatternWords(f"{_DIGEST}, as sha256sum prints them", "0f" * 32),
     r"^/[^\x00-\x1f\x7f]*(?!\n)$": PatternWords("a path from / on", "/home/ada/project"),
-    r"^[^\x00]*$": PatternWords("text without a null character", "--epochs=3"),
+    r"^[^\x00]*$": PatternWords("no null character in it", "--epochs=3"),
     r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?(Z|[+-]\d{2}:\d{2})(?!\n)$": PatternWords(
         "a date and time with Z for UTC, or with its distance from UTC", "2026-12-24T18:00:00Z"
     ),

@@ -159,7 +159,7 @@ class FreeResources:
         return np.maximum(found, 0)
 
     def counts_on(self, ask: TaskRequirements, nodes: NDArray[np.intp]) -> Counts:
-        """(k,) how many tasks of an ask each of some nodes has room for, that work may go to."""
+        """Return (k,) how many tasks of an ask each of some nodes has room for."""
         columns = self.columns()
         found: Counts = np.full(len(nodes), PLENTY, dtype=np.int64)
         if ask.cpu:
@@ -281,8 +281,8 @@ class FreeResources:
             )
 
     def give_back(self, task: Task, *, exclusive: bool) -> None:
-        """What an element of one task has comes free: ``shift`` and ``leave`` at once, which is
-        done for hundreds of ends at each look into the future."""
+        """Give back what an element of one task has: ``shift`` and ``leave`` at once, which is done
+        for hundreds of ends at each look into the future."""
         node = task.node
         if not self.opened[node]:
             return

@@ -112,7 +112,7 @@ class _Last:
         self._known: tuple[Columns, list[NodeRow]] | None = None
 
     def rows(self, columns: Columns) -> list[NodeRow]:
-        """Columns row by row, in a list of its own."""
+        """Return columns row by row, in a list of its own."""
         rows = self._renewed(columns)
         self._known = (Columns._make([column.copy() for column in columns]), rows)
         return rows.copy()

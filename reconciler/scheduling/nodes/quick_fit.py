@@ -54,7 +54,7 @@ def kinds(nodes: NodeColumns, eligible: Mask) -> Amounts:
 
 
 def counted_kinds(nodes: NodeColumns, eligible: Mask) -> tuple[Amounts, Amounts]:
-    """The same, and (k,) how many nodes there are of each."""
+    """Return what ``kinds`` does, and (k,) how many nodes there are of each."""
     gpu_milli = (nodes.devices[eligible] >= 0).sum(axis=1) * WHOLE
     whole = np.column_stack([nodes.capacity[eligible, :2], gpu_milli])
     others = np.ones(len(whole), dtype=np.bool_)
@@ -64,7 +64,7 @@ def counted_kinds(nodes: NodeColumns, eligible: Mask) -> tuple[Amounts, Amounts]
 
 
 def fitting_gangs(demands: Amounts, nodes: Callable[[int], tuple[Amounts, Amounts]]) -> Mask:
-    """(s,) gangs of plain tasks whose tasks fit on some nodes together, by amounts alone.
+    """Return (s,) gangs of plain tasks that fit on some nodes together, by amounts alone.
 
     Args:
         demands: (s, 6) as ``shape_facts.StaticFacts`` has them; only whole devices are looked at.

@@ -256,7 +256,7 @@ class Capacity:
         return self._fixed.no_less(shape)
 
     def plain(self) -> Mask:
-        """(s,) plain shapes for which there is room: ``fits`` of all of them at once.
+        """Return (s,) plain shapes for which there is room: ``fits`` of all of them at once.
 
         Those of one task for which some node has room, and gangs by what all nodes have together.
         """
@@ -628,14 +628,14 @@ class Capacity:
         return diagnosis.funnel(self._planner, shape) if ladder is None else ladder.steps(shape)
 
     def held(self, shape: int) -> int:
-        """How many tasks of a shape's only group have room, of those that start together."""
+        """Return how many tasks of a shape's only group have room, of those that start together."""
         ladder = self._ladder_of(shape)
         if ladder is not None:
             return ladder.held(shape)
         return min(int(self.counts(shape, 0).sum()), self.situation.shapes[shape].groups[0].least)
 
     def _ladder_of(self, shape: int) -> diagnosis.Ladder | None:
-        """The steps that shapes share, as the room is now; None: not for this shape."""
+        """Return the steps that shapes share, as the room is now; None: not for this shape."""
         demand = self._fixed.demands[shape]
         if demand is None or (demand[3] > 1 and demand[4] < WHOLE):
             return None

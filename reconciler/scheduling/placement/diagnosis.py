@@ -159,7 +159,7 @@ class Ladder:
         return steps
 
     def held(self, shape: int) -> int:
-        """How many tasks of those that start together have room."""
+        """Return how many tasks of those that start together have room."""
         _, left = self._descend(shape)
         return self._held(shape, left, max(self.situation.shapes[shape].groups[0].least, 1))
 
@@ -170,7 +170,7 @@ class Ladder:
         return min(int(np.minimum(counts, need).sum()), need)
 
     def _descend(self, shape: int) -> tuple[tuple[FunnelStep, ...], Rows]:
-        """The steps at which nodes drop out, and the nodes left, each with room for a task."""
+        """Return the steps at which nodes drop out, and the nodes left, with room for a task each."""
         asked, columns = self.situation.shapes[shape], self.stock.columns()
         group = asked.groups[0]
         start = (id(asked.eligible), asked.filtered)

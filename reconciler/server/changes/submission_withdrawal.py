@@ -32,8 +32,10 @@ def why_not(reader: StoreReader, caller: tokens.Caller, kept: records.Override) 
     Raises:
         StoreError: the store can't be read.
     """
-    if kept.owner == caller.name or not kept.submission:
+    if kept.owner == caller.name:
         return ""
+    if kept.submission is None:
+        return f"{kept.owner} has submitted it, and nothing tells who else may withdraw it"
     asked = remote_changes.SubmittedDocument("cancel", caller.name, kept.subject)
     written = remote_changes.documents_of(kept.submission.text)
     denied = authorization.refusals(reader, caller, [asked], {kept.subject: written})
@@ -121,7 +123,7 @@ class SubmissionWithdrawal:
         for position, one in enumerate(changes):
             if one.verb != "cancel" or one.elements or one.name not in kept:
                 continue
-            record = reader.job(one.name)
-            if record is None or record.finished or record.removed:
-                found[position] = kept[one.name]
+            record, submission = reader.job(one.name), kept[one.name]
+            if record is None or record.removed or (record.finished and submission.waiting):
+                found[position] = submission
         return found
