@@ -22,6 +22,27 @@ def test_what_texts_mean(text: str, expected: tuple[int, ...]) -> None:
     assert index_ranges.parse(text) == expected
 
 
+_RANGES = st.tuples(st.integers(0, 40), st.integers(0, 40), st.integers(1, 6))
+
+
+@given(st.lists(_RANGES, min_size=1, max_size=12))
+def test_ranges_that_overlap_are_each_index_once(given: list[tuple[int, int, int]]) -> None:
+    text = ",".join(f"{first}-{first + more}:{step}" for first, more, step in given)
+    expected = {
+        index for first, more, step in given for index in range(first, first + more + 1, step)
+    }
+    assert index_ranges.parse(text) == tuple(sorted(expected))
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_no_text_says_so_much_that_it_takes_long(step: int) -> None:
+    """A request of a MiB whose ranges name each index tens of thousands of times is soon read."""
+    last = index_ranges.INDEX_MAX
+    texts = [f"{first}-{last}:{step}" for first in range(70_000)]
+    found = index_ranges.parse(",".join(texts))
+    assert found == tuple(range(last + 1))
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
