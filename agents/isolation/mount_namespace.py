@@ -15,6 +15,8 @@ from agents.isolation import memory_spaces
 
 _NEWNS = 0x00020000
 _NOSUID, _NODEV, _NOEXEC, _BIND, _REC, _SLAVE = 2, 4, 8, 4096, 16384, 1 << 19
+#: What a folder that is kept in memory may hold, in MiB.
+KEPT_MIB = 4
 #: Kernel version since which each mount of ``/proc`` has its own options.
 _OWN_PROC = (5, 8)
 
@@ -103,7 +105,7 @@ class Sandbox:
         handle = _itself(folder, folder)
         try:
             self._mount("tmpfs", f"/proc/self/fd/{handle}", "tmpfs", _NOSUID | _NODEV | _NOEXEC,
-                        "mode=0755,size=4m")  # fmt: skip
+                        f"mode=0755,size={KEPT_MIB}m")  # fmt: skip
         finally:
             os.close(handle)
 

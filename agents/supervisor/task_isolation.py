@@ -7,6 +7,7 @@ then only process groups and marks in environments are left. Standard library on
 # No pathlib or contextlib here: they would cost the supervisor memory.
 # ruff: noqa: PTH105, PTH110, PTH123
 
+import errno
 import json
 import os
 import resource
@@ -172,7 +173,7 @@ class TaskIsolation:
         """Start a task with the private folders that its order requests, if possible."""
         view = order.private
         if not view or self.sandbox is None or not self.sandbox.usable:
-            self._write_files(order)
+            self._write_files(order, in_memory=True)
             return self._spawn_in(order, standard, group, company)
         if order.secrets:
             view = {**view, "memory": f"{self._root}/attempts/{order.id}/secrets"}
@@ -182,7 +183,7 @@ class TaskIsolation:
             self._forget_memory(order.id)
             raise spawn.node_fault(problem, "the task's own folders") from None
         try:
-            self._write_files(order)
+            self._write_files(order, in_memory=True)
             return self._spawn_in(order, standard, group, company)
         except Exception:  # whatever it is, no process of it uses its memory
             self._forget_memory(order.id)
@@ -190,12 +191,21 @@ class TaskIsolation:
         finally:
             _come_home(self.sandbox)
 
-    def _write_files(self, order: orders.StartOrder) -> None:
-        """Write the files in the attempt's folder, then give it to its user."""
+    def _write_files(self, order: orders.StartOrder, *, in_memory: bool) -> None:
+        """Write the files in the attempt's folder, then give it to its user.
+
+        ``in_memory``: its secrets are kept in memory, which has room for these alone.
+        """
         try:
             spawn.write_secrets(self._root, order)
             spawn.hand_over(self._root, order)
         except OSError as problem:
+            if in_memory and problem.errno == errno.ENOSPC:  # that room is the task's own
+                raise spawn.SpawnError(
+                    126,
+                    f"its {len(order.secrets)} secrets take more than {mount_namespace.KEPT_MIB} "
+                    "MiB together. To fix: name fewer or smaller ones",
+                ) from None
             raise spawn.node_fault(problem, "folder of the attempt", on_disk=True) from None
 
     def _spawn_in(

@@ -10,6 +10,7 @@ from agents.host import processes
 from reconciler.model.protocol.agent_messages import TaskTemplate
 from reconciler.model.state.states import EndReason
 from tests import started
+from tests.integration.agents import supervised
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.controller import Controller
 
@@ -101,3 +102,13 @@ def test_one_that_others_can_read_is_refused(
     assert report.end_reason is EndReason.START_FAILED
     assert "chmod 600" in report.message
     assert VALUE not in report.message
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can keep them in memory")
+def test_more_than_the_memory_for_them_holds_is_the_fault_of_the_job(tmp_path: Path) -> None:
+    """On any other node it would be the same, so that the job would go round for ever."""
+    with supervised.made_in(tmp_path) as bed:
+        secrets = {f"s{number}": "x" * 2**16 for number in range(65)}
+        report = bed.run("true", secrets=secrets, private={"ipc": ""})
+    assert (report.end_reason, report.exit_code) == (EndReason.START_FAILED, 126)
+    assert report.message.startswith("its 65 secrets take more than 4 MiB together. To fix: ")
