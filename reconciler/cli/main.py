@@ -14,6 +14,7 @@ import typer.core
 
 from reconciler.cli import interrupts, terminal, transport_options, usage_errors, value_names
 from reconciler.model.values import found_values
+from reconciler.operations.client import answers
 
 #: The commands of each module of this package. Only the module of the named command is imported.
 COMMANDS = {
@@ -221,6 +222,9 @@ def _status(command: Any) -> int:
     except usage_errors.UsageError as error:
         return _wrong_usage(error)
     except usage_errors.ParserError as error:
+        terminal.err.print(f"muster: {error}")
+        return terminal.ERROR
+    except answers.MissingFieldError as error:
         terminal.err.print(f"muster: {error}")
         return terminal.ERROR
     except (typer.Abort, KeyboardInterrupt):

@@ -1,12 +1,14 @@
 """Decodes answers of a controller: a field that one lacks is said to be missing, not a defect.
 
-``ApiClient`` makes an ``ApiError`` of that at the end of its block. Fields are only ever added: a
+``ApiClient`` makes an ``ApiError`` of that at the end of its block; of what is read of an answer
+after it, the command ends with the error's own words. Fields are only ever added: a
 controller that does not send one is older than who reads it. Where an older one may lack a field,
 it is read with ``get``.
 """
 
-import json
 from typing import Any
+
+import msgspec
 
 from reconciler import __version__
 
@@ -14,7 +16,8 @@ _FIX = "To fix: update the controller, or use the command of its version (muster
 
 
 def _older(url: str, which: str = "") -> str:
-    return f"the controller at {url}{which} is older than this command (version {__version__})"
+    where = f" at {url}" if url else ""
+    return f"the controller{where}{which} is older than this command (version {__version__})"
 
 
 def no_route(url: str, path: str) -> str:
@@ -27,13 +30,13 @@ class MissingFieldError(Exception):
 
     def __init__(self, field: object) -> None:
         self.field = str(field)
-        super().__init__(f"an answer of the controller has no field {self.field!a}")
+        super().__init__(self.told())
 
-    def told(self, url: str, version: str) -> str:
+    def told(self, url: str = "", version: str = "") -> str:
         """Return what is wrong and how to fix it.
 
         Args:
-            url: of the controller.
+            url: of the controller; empty: it is not known.
             version: of the controller; empty: it does not say.
         """
         which = f" (version {version})" if version else ""
@@ -54,6 +57,15 @@ def decode(content: bytes) -> Any:
         ValueError: it is no JSON.
     """
     try:
-        return json.loads(content, object_hook=AnswerObject)
+        return _told_missing(msgspec.json.decode(content))
+    except msgspec.DecodeError as problem:
+        raise ValueError(str(problem)) from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def _told_missing(value: Any) -> Any:
+    """Return a value with objects that say which field they lack."""
+    if isinstance(value, dict):
+        return AnswerObject([(key, _told_missing(one)) for key, one in value.items()])
+    return [_told_missing(one) for one in value] if isinstance(value, list) else value

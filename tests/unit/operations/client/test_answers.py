@@ -18,7 +18,20 @@ def test_a_field_that_is_missing_is_named() -> None:
     assert "its answer has no field 'phase'. To fix: " in missing.value.told("http://c:1", "")
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 200_000, b"<html>"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"\xff",
+        b"[" * 200_000,
+        b"<html>",
+        b"NaN",
+        b"1e999",
+        b'"\\ud800"',
+        '"é"'.encode("utf-16"),
+    ],
+)
 def test_what_is_no_json_is_refused(content: bytes) -> None:
     with pytest.raises(ValueError, match=r"\S"):
         answers.decode(content)
