@@ -173,7 +173,7 @@ class TaskIsolation:
         """Start a task with the private folders that its order requests, if possible."""
         view = order.private
         if not view or self.sandbox is None or not self.sandbox.usable:
-            self._write_files(order, in_memory=True)
+            _write_files(self._root, order, in_memory=True)
             return self._spawn_in(order, standard, group, company)
         if order.secrets:
             view = {**view, "memory": f"{self._root}/attempts/{order.id}/secrets"}
@@ -183,30 +183,13 @@ class TaskIsolation:
             self._forget_memory(order.id)
             raise spawn.node_fault(problem, "the task's own folders") from None
         try:
-            self._write_files(order, in_memory=True)
+            _write_files(self._root, order, in_memory=True)
             return self._spawn_in(order, standard, group, company)
         except Exception:  # whatever it is, no process of it uses its memory
             self._forget_memory(order.id)
             raise
         finally:
             _come_home(self.sandbox)
-
-    def _write_files(self, order: orders.StartOrder, *, in_memory: bool) -> None:
-        """Write the files in the attempt's folder, then give it to its user.
-
-        ``in_memory``: its secrets are kept in memory, which has room for these alone.
-        """
-        try:
-            spawn.write_secrets(self._root, order)
-            spawn.hand_over(self._root, order)
-        except OSError as problem:
-            if in_memory and problem.errno == errno.ENOSPC:  # that room is the task's own
-                raise spawn.SpawnError(
-                    126,
-                    f"its {len(order.secrets)} secrets take more than {mount_namespace.KEPT_MIB} "
-                    "MiB together. To fix: name fewer or smaller ones",
-                ) from None
-            raise spawn.node_fault(problem, "folder of the attempt", on_disk=True) from None
 
     def _spawn_in(
         self,
@@ -353,6 +336,30 @@ def may_keep(order: orders.StartOrder) -> bool:
     if order.cleanup or user is None or os.geteuid() != 0:
         return False
     return user.uid != 0 and user.gid != 0 and 0 not in user.groups
+
+
+def _write_files(root: str, order: orders.StartOrder, *, in_memory: bool) -> None:
+    """Write the files in the attempt's folder, then give it to its user.
+
+    Args:
+        root: of the node.
+        order: of the attempt.
+        in_memory: its secrets are kept in memory, which has room for these alone.
+
+    Raises:
+        SpawnError: they could not be written.
+    """
+    try:
+        spawn.write_secrets(root, order)
+        spawn.hand_over(root, order)
+    except OSError as problem:
+        if in_memory and problem.errno == errno.ENOSPC:  # that room is the task's own
+            raise spawn.SpawnError(
+                126,
+                f"its {len(order.secrets)} secrets take more than {mount_namespace.KEPT_MIB} "
+                "MiB together. To fix: name fewer or smaller ones",
+            ) from None
+        raise spawn.node_fault(problem, "folder of the attempt", on_disk=True) from None
 
 
 def _unbound(problem: Exception) -> spawn.SpawnError:
