@@ -208,17 +208,19 @@ _REMOVAL = re.compile(
 )
 #: What is told about elements if the commit that cancelled them is unknown, or not to be told.
 _ELEMENTS_CANCELLED = "cancelled by its document"
+#: What is told about a job that git does not have, or that an override cancelled.
+_CANCELLED = "cancelled"
 #: The most characters of a set of elements that are told as they are.
 ELEMENTS_TEXT_MAX = 200
 
 
 def without_remover(message: str) -> str:
-    """Return a message about a job without who took its document out of git, or cancelled elements
-    of it, and why.
+    """Return a message about a job without who took its document out of git, or cancelled it or
+    elements of it, and why.
     """
     found = _REMOVAL.fullmatch(message)
     if found is None:
-        return message
+        return _CANCELLED if message.startswith(f"{_CANCELLED} by ") else message
     return f"{found['elements']}{_ELEMENTS_CANCELLED}" if found["elements"] else REMOVED
 
 

@@ -16,7 +16,15 @@ def test_who_took_a_job_out_of_git_is_not_everybodys(is_cancel: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "message", ["cancelled by an override until TIME", "cancelled by bob@example.org: a test"]
+    "message",
+    ["cancelled by override of bob until 2026-11-28T10:00:00Z: x", "cancelled by bob: a test"],
+)
+def test_who_cancelled_outside_of_git_is_not_everybodys(message: str) -> None:
+    assert desired.without_remover(message) == "cancelled"
+
+
+@pytest.mark.parametrize(
+    "message", ["", "exit code 3", "cancelled", "its job was cancelled by bob"]
 )
 def test_other_ends_are_told_as_they_are(message: str) -> None:
     assert desired.without_remover(message) == message
