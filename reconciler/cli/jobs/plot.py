@@ -2,6 +2,7 @@
 
 import importlib.util
 import itertools
+import math
 import re
 import shlex
 import sys
@@ -36,6 +37,10 @@ NO_METRICS = (
 ELEMENTS_MAX, TRIES_TOLD = 32, 4
 #: Colours that most people can tell apart (Okabe and Ito).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+#: Styles of lines, one for each time that the colours have been used up.
+STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
+#: The most rows of a legend: more are taller than the plot, which then leaves no room for itself.
+LEGEND_ROWS = 8
 #: Curves to draw if none is named.
 CURVES_MAX = 4
 #: The most characters of a series' name in a picture.
@@ -288,9 +293,12 @@ def figure(name: str, curves: tuple[job_plots.Curve, ...], over: str) -> "Figure
         axis: Literal["step", "time"] = "time" if "time" in axes_of else "step"
         is_beyond = False
         for position, curve in enumerate(group):
-            is_beyond |= _plot_curve(axes, curve, axis, COLOURS[position % len(COLOURS)])
+            is_beyond |= _plot_curve(axes, curve, axis, position)
         if len(group) > 1:
-            axes.legend(title="element", fontsize=8)
+            columns = math.ceil(len(group) / LEGEND_ROWS)
+            # a wide one is beside the plot: within, it would hide the curves
+            place = {"loc": "upper left", "bbox_to_anchor": (1, 1)} if columns > 1 else {}
+            axes.legend(title="element", fontsize=8, ncols=columns, **place)
         # above the plot: beside it a long name runs into its neighbours
         title = terminal.shortened(plot_text.plain(group[0].name), NAME_MAX, middle=True)
         if is_beyond:
@@ -306,13 +314,23 @@ def figure(name: str, curves: tuple[job_plots.Curve, ...], over: str) -> "Figure
 
 
 def _plot_curve(
-    axes: Any, curve: job_plots.Curve, axis: Literal["step", "time"], colour: str
+    axes: Any, curve: job_plots.Curve, axis: Literal["step", "time"], position: int
 ) -> bool:
-    """Draw a curve, with a dashed line where a later try begins. Return True if values were cut."""
+    """Draw a curve, with a dashed line where a later try begins. Return True if values were cut.
+
+    Args:
+        axes: of matplotlib.
+        curve: what is drawn.
+        axis: what is horizontal.
+        position: of the curve among those that are compared. It chooses colour and style.
+    """
     points = curve.along(axis)
+    colour = COLOURS[position % len(COLOURS)]
+    style = STYLES[position // len(COLOURS) % len(STYLES)]
     drawn = [(_drawn(x), _drawn(y)) for x, y in points]
-    axes.plot([x for x, _ in drawn], [y for _, y in drawn], color=colour, linewidth=1.2,
-              marker="." if len(points) < 50 else "", label=str(curve.element))  # fmt: skip
+    axes.plot([x for x, _ in drawn], [y for _, y in drawn], color=colour, linestyle=style,
+              linewidth=1.2, marker="." if len(points) < 50 else "",
+              label=str(curve.element))  # fmt: skip
     for x in curve.try_starts(axis):
         axes.axvline(_drawn(x), color=colour, linewidth=0.8, linestyle="--")
     return drawn != points

@@ -115,3 +115,27 @@ def test_elements_of_an_array_are_compared(capsys: pytest.CaptureFixture[str]) -
     assert plot._elements("sweep[0-3,7]") == ("sweep", (0, 1, 2, 3, 7))
     with pytest.raises(typer.Exit):
         plot._elements("sweep[0-99]")
+
+
+def test_each_of_many_elements_has_a_look_of_its_own_and_a_place_in_the_legend() -> None:
+    points = ((1.0, 1.0, 5.0), (2.0, 2.0, 3.0))
+    names = [str(element) for element in range(plot.ELEMENTS_MAX)]
+    curves = tuple(
+        job_plots.Curve(name, points, element=int(element))
+        for name in ("accuracy", "loss")
+        for element in names
+    )
+    for shown in (curves, curves[: len(names)]):
+        figure = plot.figure("sweep", shown, "step")
+        figure.draw_without_rendering()  # warns where the plot has no room beside its legend
+        for axes in figure.axes:
+            lines, legend = axes.get_lines(), axes.get_legend()
+            assert legend is not None
+            assert [text.get_text() for text in legend.get_texts()] == names
+            looks = {(line.get_color(), str(line._dash_pattern)) for line in lines}  # type: ignore[attr-defined]
+            assert len(looks) == len(names)
+            box, plotted = legend.get_window_extent(), axes.get_window_extent()
+            assert figure.bbox.y0 <= box.y0
+            assert box.y1 <= figure.bbox.y1
+            assert box.x1 <= figure.bbox.x1
+            assert plotted.width > figure.bbox.width / 2
