@@ -132,12 +132,27 @@ def describe_element(job: Json, element: int) -> str:
         states, nodes = _several(one["state"] for one in here), _several(o["node"] for o in here)
         return f"Element {element}: {states} on {nodes} (try {newest})."
     nodes = _several(one["node"] for one in last)
-    return f"Element {element}: last try ({newest}) ended on {nodes}."
+    state = f"{known}; " if (known := state_of(job, element)) else ""
+    return f"Element {element}: {state}last try ({newest}) ended on {nodes}."
+
+
+def state_of(job: Json, element: int) -> str:
+    """Return the state of an element of a run; empty if the answer does not have it."""
+    by_state = job.get("elementIndexes") or {}
+    return next((one for one in by_state if element in index_ranges.parse(by_state[one])), "")
+
+
+def is_over(job: Json, element: int) -> bool:
+    """Return True if an element is known to have ended in this run."""
+    return state_of(job, element) in _FINISHED
 
 
 def _untried(job: Json, element: int) -> str:
     """Return a sentence about an element without known tries; tries of long ago are removed."""
-    if any(job["elements"].get(state) for state in _FINISHED):
+    state = state_of(job, element)
+    if is_over(job, element):
+        return f"Element {element}: {state}; no tries recorded."
+    if not state and any(job["elements"].get(one) for one in _FINISHED):
         return f"Element {element}: no tries recorded. It waits, or ended long ago."
     return f"Element {element}: waiting."
 

@@ -170,10 +170,13 @@ def _explain_job(item: Json, now: float, *, past: bool = False, element: int | N
     _explain_silence(item, now)
     told_elsewhere = [one["message"] for one in item.get("reasons") or []]
     told_elsewhere += explain_elements.messages(item)
-    if job.get("message") and job["message"] not in told_elsewhere:
+    of_element = element if job.get("array") else None
+    went_well = of_element is not None and array_elements.state_of(job, of_element) == "Succeeded"
+    # how another element failed says nothing of one that went well
+    if job.get("message") and job["message"] not in told_elsewhere and not went_well:
         _say(f"\n{job['message']}")
     if job["state"] in job_list.FINISHED:
-        _tell_story(item)
+        _tell_story(item, of_element)
     elif job.get("array") and item.get("reasons") and job["state"] not in job_list.WAITING:
         _say("\nWaiting elements:")
     for reason in reason_order.ordered(item.get("reasons") or []):
@@ -198,17 +201,21 @@ def _explain_job(item: Json, now: float, *, past: bool = False, element: int | N
             _say(item["notReclaimed"])
     if job["state"] in job_list.WAITING:
         _explain_start(job, now, in_line=code not in NOT_OF_QUEUES)
-    elif job["state"] in job_list.FINISHED and job["state"] != "Succeeded" and job["attempts"]:
-        _tell_output(job)
+    elif job["state"] in job_list.FINISHED and job["state"] != "Succeeded" and not went_well:
+        _tell_output(job, of_element)
 
 
-def _tell_output(job: Json) -> None:
+def _tell_output(job: Json, element: int | None) -> None:
     """Print which output has the cause of a bad end, if anything has run."""
-    last = _last(job["attempts"])
+    tries = [one for one in job["attempts"] if element in {None, one.get("element")}]
+    if not tries:
+        return
+    last = _last(tries)
     if last.get("endReason") in NEVER_RAN or not last.get("started", True):
         return
     if job["state"] == "Cancelled":  # its stderr does not have the cause
-        _say(f"\nOutput: muster logs {job['name']}")
+        name = job["name"] if element is None else f"'{job['name']}[{element}]'"
+        _say(f"\nOutput: muster logs {name}")
         return
     which = f"--task {last['task']}"
     if last.get("element") is not None:
@@ -294,9 +301,13 @@ def _spans(job: Json) -> str:
     return f": it waited {waited}, {ran} and ended at {terminal.format_clock(job['ended'])}"
 
 
-def _tell_story(item: Json) -> None:
-    """Print the events of a finished job, and how its tries ended."""
-    told = [one for one in item.get("events") or [] if one["kind"] in STORY]
+def _tell_story(item: Json, element: int | None) -> None:
+    """Print the events of a finished job, or of one of its elements, and how its tries ended."""
+    told = [
+        one
+        for one in item.get("events") or []
+        if one["kind"] in STORY and explain_elements.is_about(one["message"], element)
+    ]
     if told:
         _say("")
     if len(told) > STORY_MAX:
@@ -306,7 +317,11 @@ def _tell_story(item: Json) -> None:
         because = f": {one['message']}" if one["message"] else ""
         text = f"{terminal.format_clock(one['at'])}  {STORY[one['kind']]}{where}{because}"
         terminal.print_line(f"  {terminal.format_clocks(text)}", 12)
-    tries = [one for one in item["job"]["attempts"] if one.get("ended")]
+    tries = [
+        one
+        for one in item["job"]["attempts"]
+        if one.get("ended") and element in {None, one.get("element")}
+    ]
     if tries:
         _say("")
     newest = sorted(tries, key=lambda found: found["ended"])[-STORY_MAX:]

@@ -1,4 +1,4 @@
-"""Sentences of `muster explain` on elements: where they run, and who cancelled some."""
+"""Sentences of `muster explain` on elements: where they run, who cancelled some, which are held."""
 
 import re
 from collections.abc import Sequence
@@ -14,8 +14,13 @@ ELEMENT_NODES_SHOWN = 8
 #: How many of the newest cancellations of elements are shown.
 CANCELLATIONS_SHOWN = 5
 _CANCELLED = "ElementsCancelled"
+_HELD, _RELEASED = "JobHoldAsked", "JobReleased"
 #: The elements of the message of such an event; a number of them if they are many.
 _WHICH = re.compile(r"elements? ([0-9,:-]+) ")
+#: The elements that a message names at its begin or its end.
+_NAMED = re.compile(r"\belements? ([0-9][0-9,:-]*)")
+#: The element that an event of an array is about.
+_ABOUT = re.compile(r"element (\d+)\b")
 
 
 def sentences(item: Json, element: int | None) -> list[str]:
@@ -43,7 +48,15 @@ def sentences(item: Json, element: int | None) -> list[str]:
     if len(here) > ELEMENT_NODES_SHOWN:
         more = len(here) - ELEMENT_NODES_SHOWN
         found.append(f"  on {more} more nodes: muster job {job['name']}")
-    return [*found, *_cancellations(item.get("events") or [], element)]
+    events = item.get("events") or []
+    found += _cancellations(events, element)
+    return found if element is None else [*found, *_hold(job, events, element)]
+
+
+def is_about(message: str, element: int | None) -> bool:
+    """Return True if the message of an event is about an element, or about the array; None: any."""
+    about = None if element is None else _ABOUT.match(message)
+    return about is None or int(about[1]) == element
 
 
 def messages(item: Json) -> list[str]:
@@ -62,6 +75,24 @@ def _cancellations(events: Sequence[Json], element: int | None) -> list[str]:
         before = terminal.counted(len(told) - len(shown), "earlier cancellation")
         shown.insert(0, f"({before} of elements)")
     return [f"\n{shown[0]}", *shown[1:]] if shown else []
+
+
+def _hold(job: Json, events: Sequence[Json], element: int) -> list[str]:
+    """Return a line about an element that is held, and how it is released."""
+    of_it = [
+        one
+        for one in events
+        if one["kind"] in {_HELD, _RELEASED}
+        and (named := _NAMED.search(one["message"]))
+        and element in index_ranges.parse(named[1])
+    ]
+    if not of_it or of_it[-1]["kind"] != _HELD or array_elements.is_over(job, element):
+        return []
+    since = terminal.format_clock(of_it[-1]["at"])
+    return [
+        f"\nElement {element} is held by its document since {since}.",
+        f"  To fix: run `muster release '{job['name']}[{element}]'`.",
+    ]
 
 
 def _is_of(message: str, element: int) -> bool:

@@ -141,7 +141,10 @@ def test_an_element_is_explained_by_the_newest_run_that_has_it(repaired: parts.S
     assert "All runs of this array: 6 Succeeded." in newest.stdout
     older = parts.muster(repaired, "explain", "sweep[2]")
     assert older.stdout.startswith("sweep (run 1) is Failed"), older.stderr
-    assert "Element 2: last try (1) ended on n1. The newest run does not have it." in older.stdout
+    assert (
+        "Element 2: Succeeded; last try (1) ended on n1. The newest run does not have it."
+        in older.stdout
+    )
     none = parts.muster(repaired, "explain", "sweep[6]")
     assert (none.returncode, none.stdout) == (1, "")
 

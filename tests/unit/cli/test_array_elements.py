@@ -97,6 +97,97 @@ def test_an_element_without_tries_may_have_ended() -> None:
     )
 
 
+STATES = {"Succeeded": "2", "Cancelled": "3", "Running": "0", "Pending": "1"}
+
+
+@pytest.mark.parametrize(
+    ("element", "expected"),
+    [
+        (2, "Element 2: Succeeded; last try (1) ended on n3."),
+        (3, "Element 3: Cancelled; no tries recorded."),
+    ],
+)
+def test_an_element_that_has_ended_says_how(element: int, expected: str) -> None:
+    job = HOG | {"elements": dict.fromkeys(STATES, 1), "elementIndexes": STATES}
+    assert array_elements.describe_element(job, element) == expected
+
+
+def test_an_element_that_was_not_tried_waits_though_others_have_ended() -> None:
+    job = HOG | {"elementIndexes": {"Pending": "3", "Succeeded": "0-2"}}
+    assert array_elements.describe_element(job, 3) == "Element 3: waiting."
+
+
+def _event(kind: str, message: str) -> dict[str, str]:
+    return {"kind": kind, "message": message, "at": "2026-11-20T23:30:00Z"}
+
+
+@pytest.mark.usefixtures("in_utc")
+@pytest.mark.parametrize(
+    ("told", "element", "is_held"),
+    [
+        ([("JobHoldAsked", "elements 1,3 held by its document")], 3, True),
+        ([("JobHoldAsked", "elements 1,3 held by its document")], 0, False),
+        ([("JobHoldAsked", "elements 1,2 held by its document")], 2, False),
+        (
+            [
+                ("JobHoldAsked", "elements 1,3 held by its document"),
+                ("JobReleased", "its document no longer holds element 3"),
+            ],
+            3,
+            False,
+        ),
+    ],
+)
+def test_an_element_that_is_held_says_so(
+    told: list[tuple[str, str]], element: int, *, is_held: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    item = {
+        "job": HOG | {"elementIndexes": STATES | {"Pending": "1,3", "Cancelled": ""}},
+        "reasons": [],
+        "queue": None,
+        "events": [_event(*one) for one in told],
+    }
+    explain._explain_job(item, 0.0, element=element)
+    lines = capsys.readouterr().out.splitlines()
+    held = [f"Element {element} is held by its document since 11-20 23:30."]
+    assert [one for one in lines if "is held" in one] == (held if is_held else [])
+    assert (f"  To fix: run `muster release 'hog[{element}]'`." in lines) is is_held
+
+
+@pytest.mark.usefixtures("in_utc")
+def test_the_end_of_an_element_is_told_without_that_of_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ends = {0: ("Exited", 3), 1: ("Exited", 0), 2: ("Cancelled", None)}
+    tries = [
+        attempt(element, 1, "Ended", "n1")
+        | {
+            "task": "main-0",
+            "endReason": reason,
+            "exitCode": code,
+            "started": "2026-11-20T23:30:00Z",
+            "ended": "2026-11-20T23:31:00Z",
+        }
+        for element, (reason, code) in ends.items()
+    ]
+    states = {"Failed": "0", "Succeeded": "1", "Cancelled": "2"}
+    job = HOG | {"state": "Failed", "elementIndexes": states, "attempts": tries}
+    job |= {"elements": dict.fromkeys(states, 1), "message": "task main-0 of element 0 failed"}
+    job |= {"submitted": None, "started": None, "ended": None}
+    placed = [_event("JobPlaced", f"element {element}, try 1: 1 task on n1") for element in ends]
+    item = {"job": job, "reasons": [], "queue": None, "events": placed}
+    told = {}
+    for element in ends:
+        explain._explain_job(item, 0.0, element=element)
+        told[element] = capsys.readouterr().out
+    for element, text in told.items():
+        assert [other for other in ends if f"element {other}, try 1" in text] == [element]
+        assert [other for other in ends if f"[{other}] main-0" in text] == [element]
+    assert "of element 0 failed" not in told[1]
+    assert "Output:" not in told[1]
+    assert "Output: muster logs hog --task main-0 --element 0 --stderr" in told[0]
+
+
 @pytest.mark.parametrize(
     ("job", "element", "expected"),
     [
