@@ -70,8 +70,7 @@ def run(
     except OSError as error:
         hint = ""
         if error.errno == errno.EADDRINUSE and wanted.socket is None:
-            other = f"1{wanted.port:04d}"[-5:]
-            hint = f". To fix: another port here, such as muster forward JOB {other}:{wanted.port}"
+            hint = f". To fix: any free port here, by muster forward JOB 0:{wanted.port}"
         where = str(wanted.socket or f"{wanted.address}:{wanted.local_port}")
         terminal.note(f"muster: {why_deaf(where, error)}{hint}")
         return FAILED
