@@ -487,10 +487,12 @@ def parse_array(text: str | None, problems: list[str]) -> ArrayOption:
     except index_ranges.IndexRangeError:
         indexes = ()
     if not indexes:
-        problems.append(
-            f"--array: found {found_values.quote(text)}, expected a number of elements such as "
-            "10, the same as 0-9, or indexes such as 1,3,5-9:2; %4 behind runs four at once"
-        )
+        expected = "a number of elements such as 10, the same as 0-9, or indexes such as "
+        expected += "1,3,5-9:2; %4 behind indexes runs four at once"
+        if at_once is not None and _NUMBER.fullmatch(elements) and int(elements):
+            expected = f"indexes before %: 0-{int(elements) - 1}%{limit} for {elements} elements, "
+            expected += f"{elements}-{elements} for the index {elements}, as Slurm reads it"
+        problems.append(f"--array: found {found_values.quote(text)}, expected {expected}")
         return ArrayOption()
     if len(indexes) == indexes[-1] + 1:
         return ArrayOption(len(indexes), at_once)

@@ -133,13 +133,23 @@ def test_an_array_is_a_count_or_indexes(
     assert not problems
 
 
-@pytest.mark.parametrize(
-    "text", ["", "ten", "9-1", "0-9:0", "1,", "-1", "10%2", "0-9%", "100000,1"]
-)
+@pytest.mark.parametrize("text", ["", "ten", "9-1", "0-9:0", "1,", "-1", "0%2", "0-9%", "100000,1"])
 def test_other_indexes_are_refused(text: str) -> None:
     problems: list[str] = []
     assert submit_options.parse_array(text, problems) == submit_options.ArrayOption()
     assert "expected a number of elements such as 10" in problems[0]
+
+
+def test_a_number_of_elements_with_a_limit_is_answered_with_both_meanings() -> None:
+    problems: list[str] = []
+    assert submit_options.parse_array("40%4", problems) == submit_options.ArrayOption()
+    (told,) = problems
+    assert told == (
+        '--array: found "40%4", expected indexes before %: 0-39%4 for 40 elements, 40-40 for the '
+        "index 40, as Slurm reads it"
+    )
+    for suggested in ("0-39%4", "40-40"):
+        assert submit_options.parse_array(suggested, []) != submit_options.ArrayOption()
 
 
 @pytest.mark.usefixtures("clone")
