@@ -789,6 +789,13 @@ def _item(name: str, **fields: object) -> dict[str, object]:
     } | fields
 
 
+@pytest.fixture
+def in_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bound tables to 80 columns: in a pipe without COLUMNS they are as wide as their texts."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+@pytest.mark.usefixtures("in_80_columns")
 def test_a_list_of_jobs_keeps_room_for_why_they_wait(capsys: pytest.CaptureFixture[str]) -> None:
     reason = {"code": "InsufficientResources", "message": "8 GPUs asked; 5 nodes: 3 drained"}
     items = [_item("pretraining-of-the-large-model", reasons=[reason]), _item("short")]
@@ -808,6 +815,7 @@ LACKS = [{"code": "InsufficientResources", "message": "8 GPUs asked; 5 nodes " *
 CANCELLED = {"Succeeded": 0, "Cancelled": 2}
 
 
+@pytest.mark.usefixtures("in_80_columns")
 def test_names_give_way_to_codes(capsys: pytest.CaptureFixture[str]) -> None:
     items = [
         _item("pretraining-of-the-large-model", reasons=LACKS),
@@ -825,6 +833,7 @@ def test_names_give_way_to_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert ends == "    2 cancelled"
 
 
+@pytest.mark.usefixtures("in_80_columns")
 def test_codes_without_room_stand_below_whole(capsys: pytest.CaptureFixture[str]) -> None:
     tasks = {"running": 3000, "min": 2000, "max": 60000}
     behind = [{"code": "Behind", "message": "others go first, which " * 4}]
