@@ -170,7 +170,7 @@ class Ladder:
         return min(int(np.minimum(counts, need).sum()), need)
 
     def _descend(self, shape: int) -> tuple[tuple[FunnelStep, ...], Rows]:
-        """Return the steps at which nodes drop out, and the nodes left, with room for a task each."""
+        """Return the steps at which nodes drop out, and those left, with room for a task each."""
         asked, columns = self.situation.shapes[shape], self.stock.columns()
         group = asked.groups[0]
         start = (id(asked.eligible), asked.filtered)

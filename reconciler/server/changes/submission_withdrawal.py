@@ -34,7 +34,7 @@ def why_not(reader: StoreReader, caller: tokens.Caller, kept: records.Override) 
     """
     if kept.owner == caller.name:
         return ""
-    if kept.submission is None:
+    if not kept.submission:
         return f"{kept.owner} has submitted it, and nothing tells who else may withdraw it"
     asked = remote_changes.SubmittedDocument("cancel", caller.name, kept.subject)
     written = remote_changes.documents_of(kept.submission.text)
