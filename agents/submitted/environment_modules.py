@@ -82,7 +82,10 @@ def load(request: ModuleRequest, commands: user_commands.UserCommands) -> dict[s
     _, mark, rest = result.stdout.rpartition(_MARK)
     if result.status != 0 or not mark or _LMOD_ERROR in said or _MODULES_ERROR.search(said):
         how = said[-SAID_CHARACTERS_MAX:] or result.end.value
-        raise ModulesError(f"module load {shown}: {' '.join(how.split())}")
+        raise ModulesError(
+            f"module load {shown}: {' '.join(how.split())}. To fix: see what nodes have with "
+            "`muster run -- bash -lc 'module avail'`, or limit the job to a pool that has these"
+        )
     return _changed(rest, request.environment)
 
 

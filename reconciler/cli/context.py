@@ -63,8 +63,8 @@ def controller(
 
     Args:
         server, token_file: as the options name them.
-        failed: exit code of every error, for a command whose other codes are those of something
-            that it runs.
+        failed: exit code of errors but refusals, for a command whose other codes are those of
+            something that it runs.
     """
     try:
         with api_client.ApiClient(endpoint(server, token_file, failed=failed)) as connection:
@@ -72,8 +72,8 @@ def controller(
     except endpoints.EndpointError as error:  # of the token, which is read when it is used
         terminal.fail(str(error), failed or terminal.ERROR)
     except api_client.ApiError as error:
-        code = terminal.REFUSED if error.refused else terminal.ERROR
-        terminal.fail(str(error), failed or code, error.problems)
+        code = terminal.REFUSED if error.refused else failed or terminal.ERROR
+        terminal.fail(str(error), code, error.problems)
 
 
 def endpoint(

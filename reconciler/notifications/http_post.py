@@ -2,6 +2,7 @@
 
 import contextlib
 import email.utils
+import socket
 import time
 from typing import NamedTuple
 
@@ -28,6 +29,19 @@ class PostAnswer(NamedTuple):
     status: int
     text: str
     retry_after_s: float | None = None
+
+
+def why_unanswered(error: Exception) -> str:
+    """Return why there was no answer, in words that tell nothing of the controller's network."""
+    name = type(error).__name__
+    if isinstance(error, (TimeoutError, httpx.TimeoutException)):
+        return f"no answer in time ({name}). To fix: try again; its host is slow, or drops requests"
+    if isinstance(error, (ConnectionError, socket.gaierror, httpx.ConnectError)):
+        return (
+            f"no connection ({name}). To fix: check the host and port of its address, and ask who "
+            "runs the controller if it may go there"
+        )
+    return f"no answer ({name})"
 
 
 def post(request: messages.HttpPost) -> PostAnswer:

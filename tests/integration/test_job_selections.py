@@ -75,7 +75,10 @@ def test_a_selection_is_counted_and_asked_for_and_one_commit(bed: beds.Bed) -> N
     assert bed.job("other")["state"] == "Held"
 
     _, told = muster(bed, "cancel", "sweep-*", "--yes", code=1)
-    assert "no job to cancel: 3 jobs selected; expected jobs that are Held, Pending" in told
+    assert (
+        "no job to cancel: 3 jobs selected; expected jobs that are Submitting, Held, Pending"
+        in told
+    )
     _, told = muster(bed, "rerun", "sweep-0", "train[", "--yes", code=64)
     assert "train[ is not an array element" in told or "names elements" in told
     printed, _ = muster(bed, "rerun", "sweep-?", "--state", "succeeded", answer="y")

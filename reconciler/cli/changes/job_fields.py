@@ -234,8 +234,16 @@ def written_fields(words: list[str] | None) -> dict[str, str]:
 
 
 def _dependency(word: str) -> dict[str, str]:
-    """Return a dependency as YAML has it, of `JOB` or of `afterAny:JOB`."""
+    """Return a dependency as YAML has it, of `JOB` or of `afterAny:JOB`. Exit if it is none."""
     condition, sign, job = word.rpartition(":")
     if not sign:
         return {"job": word}
-    return {"job": job, "condition": _CONDITIONS.get(condition.lower(), condition)}
+    known = _CONDITIONS.get(condition.lower())
+    if known is None:
+        also = "; no job can wait for the start of another" if condition.lower() == "after" else ""
+        terminal.fail(
+            f"--depends {word}: unknown condition {condition!a}{also}. Expected afterok, afterany "
+            f"or afternotok: --depends afterany:{job}",
+            terminal.USAGE,
+        )
+    return {"job": job, "condition": known}

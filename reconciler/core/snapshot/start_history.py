@@ -8,7 +8,6 @@ says nothing of it: its owner could have made it late.
 """
 
 import hashlib
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -29,9 +28,10 @@ LENGTHS_S = (300.0, 1800.0, 7200.0)
 LEAST_S = 30.0
 #: The shortest time between two schedules that are made because an estimate has passed.
 AGAIN_S = 15.0
-#: The same for each root of the work that a schedule goes through. It costs 2.6 s on 2,500 nodes
-#: with 10,000 pieces of mixed work (``bench/mixes.py``): one in 250 s is 1 % of a processor core.
-AGAIN_OF_ROOT_S = 2.5
+#: The same for each piece of work that a schedule goes through, and the longest. It costs 2.6 s on
+#: 2,500 nodes with 12,500 pieces of mixed work (``bench/mixes.py``), so that this is 1 % of a
+#: processor core; people see an estimate that has passed for five minutes at the most.
+AGAIN_OF_EACH_S, AGAIN_S_MAX = 0.02, 300.0
 #: Ratios kept of a length, the fewest that are used, and jobs of a length that are watched.
 RATIOS_MAX, RATIOS_NEEDED, WATCHED_MAX = 64, 8, 128
 #: A job that waits so many times as long as told, and so long, counts with that.
@@ -122,7 +122,7 @@ def lapses_at(expected: Mapping[str, ExpectedStart], now: float, work: int) -> f
         work: how much runs and waits: lines and holdings of a snapshot.
     """
     first = min((one.at for one in expected.values() if one.at > now), default=None)
-    rest_s = max(AGAIN_S, AGAIN_OF_ROOT_S * math.sqrt(work))
+    rest_s = min(max(AGAIN_S, AGAIN_OF_EACH_S * work), AGAIN_S_MAX)
     return None if first is None else max(first, now + rest_s)
 
 

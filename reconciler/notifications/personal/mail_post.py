@@ -59,7 +59,7 @@ def send(server: MailServer, mail: email.message.EmailMessage) -> http_post.Post
     except credentials.CredentialError as error:
         return http_post.PostAnswer(0, f"the controller's login of it can't be used: {error}")
     except (OSError, smtplib.SMTPException) as error:
-        return http_post.PostAnswer(0, f"no answer: {type(error).__name__}")
+        return http_post.PostAnswer(0, http_post.why_unanswered(error))
     return http_post.PostAnswer(200, "")
 
 

@@ -50,5 +50,5 @@ class PersonalSender(msgspec.Struct, frozen=True):
         except pinned_post.UnreachableError as error:
             return http_post.PostAnswer(0, str(error))
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            return http_post.PostAnswer(0, f"no answer: {type(error).__name__}")
+            return http_post.PostAnswer(0, http_post.why_unanswered(error))
         return found._replace(text="" if found.status < 300 else f"status {found.status}")

@@ -76,8 +76,9 @@ def post(request: messages.HttpPost, look_up: Resolve = resolve) -> http_post.Po
     except ssl.SSLCertVerificationError:
         raise UnreachableError("its certificate is not valid") from None
     except (OSError, http.client.HTTPException, ValueError) as error:
-        why = "it took too long" if connection.is_cut else type(error).__name__
-        raise UnreachableError(f"no answer: {why}") from None
+        if connection.is_cut:
+            raise UnreachableError("no answer: it took too long") from None
+        raise UnreachableError(http_post.why_unanswered(error)) from None
     finally:
         guard.cancel()
         connection.close()

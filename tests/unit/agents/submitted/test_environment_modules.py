@@ -29,7 +29,7 @@ def test_what_changed_is_returned_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ("echo no such thing >&2; return 1", "module load gcc cuda: no such thing"),
+        ("echo no such thing >&2; return 1", "module load gcc cuda: no such thing. To fix: see"),
         ("echo 'ERROR: Unable to locate a modulefile' >&2", "Unable to locate a modulefile"),
         ("echo 'Lmod has detected the following error: x' >&2", "the following error: x"),
         ("exit 0", "exited"),

@@ -73,6 +73,14 @@ def test_an_option_sets_its_field(
     assert _spec(capsys, *words, "--", "true")[field] == value
 
 
+@pytest.mark.usefixtures("clone")
+def test_a_condition_that_there_is_none_of_is_answered(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _submit("--depends", "after:foo", "--", "true") == terminal.USAGE
+    told = capsys.readouterr().err
+    assert "no job can wait for the start of another" in told
+    assert "--depends afterany:foo" in told
+
+
 def _fields() -> dict[str, Any]:
     """Every field of a job with its example."""
     spec = SCHEMA["properties"]["spec"]
