@@ -124,7 +124,8 @@ class Watched:
         try:
             peers.until(as_expected, f"the colours of a cluster that is {situation}")
         except AssertionError:
-            assert seen == colors, situation
+            firing = self.prometheus.query('ALERTS{alertstate="firing"}', time.time())
+            assert seen == colors, (situation, [one["metric"] for one in firing])
             raise
 
 
