@@ -250,12 +250,20 @@ class Webhook:
         self._thread.join(10)
 
 
+#: Alerts about the disk of the machine that runs the tests, which other tests fill meanwhile.
+OF_THE_HOST = frozenset({"MusterStateDiskFilling"})
+
+
 def hurried(folder: Path, for_s: int) -> list[Path]:
-    """The project's rules with every ``for`` made ``for_s``; promtool tests the real ones."""
+    """The project's rules with every ``for`` made ``for_s``; promtool tests the real ones.
+
+    Those about the disk of this machine are left out.
+    """
     written = []
     for path in sorted(ALERTS.glob("*.yaml")):
         document = yaml.safe_load(path.read_text())
         for group in document["groups"]:
+            group["rules"] = [r for r in group["rules"] if r.get("alert") not in OF_THE_HOST]
             for rule in group["rules"]:
                 rule["for"] = f"{for_s}s"
         written.append(folder / path.name)
