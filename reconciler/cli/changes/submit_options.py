@@ -317,8 +317,8 @@ Nodes = Annotated[
         "--nodes",
         "-N",
         min=1,
-        help="Tasks to spread, each on a node of its own if there is room. Default: as few nodes as "
-        "have room.",
+        help="Tasks to spread, each on a node of its own if there is room. Default: as few nodes "
+        "as have room.",
     ),
 ]
 Tasks = Annotated[
