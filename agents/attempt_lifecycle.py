@@ -167,7 +167,7 @@ class AttemptLifecycle:
     def _with_node_faults(self, reports: list[AttemptReport]) -> list[AttemptReport]:
         """Return reports, with the whole reason where this node could not start an attempt.
 
-        The node says so of itself first, so that it gets no other task.
+        The node reports its own fault before, so that it gets no other task.
         """
         told = []
         for report in reports:

@@ -51,7 +51,7 @@ class SessionServer:
         server: URL of the controller.
         context: judges the relay's certificate; None: plain connections.
         refusal: why this node serves no sessions; empty: it does.
-        sessions_max: sessions at a time; whoever asks for more is told so.
+        sessions_max: the most sessions at a time; a further request is refused with a message.
     """
 
     def __init__(

@@ -67,7 +67,7 @@ def find(
     Args:
         user: the job's; None for this process's own.
         boot_id: of this machine.
-        chosen: True if the job names its working directory itself, so that nobody misses the folder
+        chosen: True if the job names its working directory, so that there is nothing to explain
     """
     notes = []
     folder = python = ""
@@ -100,7 +100,7 @@ def unseen_by_container(place: SubmitPlace, shown: Iterable[str], *, chosen: boo
 
     Args:
         shown: folders of this node that it sees under their own names.
-        chosen: True if the job names its working directory itself, so that nobody misses the folder
+        chosen: True if the job names its working directory, so that there is nothing to explain
     """
     if place.folder is None or chosen:
         return FoundPlace()

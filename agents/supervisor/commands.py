@@ -70,7 +70,7 @@ class StartCommand(TaskProgram):
         scratch_bytes: what the attempt's folders may take of the disk; left out without a limit.
         checkpoint_to: who gets the checkpoint signal; left out without one.
         note: what people are told of its start.
-        hint: what people are told only if its program fails soon.
+        hint: a remark for people, shown only if its program fails soon.
         code: the agent has filled its working folder; left out if it begins empty.
     """
 

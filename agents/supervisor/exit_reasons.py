@@ -16,7 +16,7 @@ _NEVER_RAN = {"exit_code": 126, "signal": None}
 
 
 class FailedStart(NamedTuple):
-    """How an attempt ends that could not start.
+    """The end of an attempt that could not start.
 
     Attributes:
         reason: of its end.

@@ -39,8 +39,8 @@ class StartOrder(NamedTuple):
         scratch_bytes: what the attempt's folders may take of the disk; 0: no limit.
         checkpoint_to: as ``to`` of a stop, when its lease is over.
         privileges: ``restricted`` to take from the task what no job needs; empty for nothing.
-        note: what people are told of its start, while it runs and with an end of its own.
-        hint: what people are told only if its program fails soon after it has started.
+        note: a remark for people about its start, shown while it runs and if it ends by itself.
+        hint: a remark for people, shown only if its program fails soon after it has started.
         code: whether the agent has a folder ready that becomes its working folder.
     """
 

@@ -84,7 +84,7 @@ class RecordTable:
     def end(self, record: Record, reason: str, *, message: str = "") -> None:
         """Record the end of an attempt; it is durable, and reported, after the next publication.
 
-        What was told of its start comes after the message of its end, if it may be why it ended.
+        Remarks about its start follow the message of its end if they may explain it.
         """
         if record.get("secrets"):
             remove_secrets(self._root, record["id"])
@@ -124,7 +124,7 @@ class RecordTable:
 
 
 def _told_of_start(ended: Record) -> tuple[str, ...]:
-    """Return what was told of the start of an attempt, as far as it may be why it ended.
+    """Return the remarks about the start of an attempt that may explain its end.
 
     What others ended, or what could not start for other reasons, did not end because of it.
     """
