@@ -127,8 +127,8 @@ def test_it_ends_with_all_that_it_has_started(
     assert controller.ended("a.1").end_reason is EndReason.CANCELLED
     assert not [p for p in processes.processes() if "998855" in started.command_of(p)]
     controller.wait(lambda: podman.ask("ps", "--all", "--quiet") == "", "the container's removal")
-    token = cgroups.token_of(str(contained.root))
-    assert not list(Path("/sys/fs/cgroup").glob(f"*/**/{token}/run/a.1"))
+    groups = f"*/**/{cgroups.token_of(str(contained.root))}/run/a.1"
+    controller.wait(lambda: not list(Path("/sys/fs/cgroup").glob(groups)), "its groups' removal")
 
 
 def test_an_image_that_cannot_be_had(contained: Node, controller: Controller) -> None:
