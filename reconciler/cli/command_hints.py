@@ -204,10 +204,6 @@ OPTION_ADVICE: dict[str, str] = {
     "--export": "variables are for jobs: muster submit --export",
     "--mail-type": "to be told of your jobs by mail or chat: muster notify add me",
     "--mail-user": "to be told of your jobs by mail or chat: muster notify add me",
-    "--ntasks-per-node": "--nodes N is one task on each of N nodes; --tasks N goes where there is "
-    "room, and --cpus and --gpus are of one task",
-    "--tasks-per-node": "--nodes N is one task on each of N nodes; --tasks N goes where there is "
-    "room, and --cpus and --gpus are of one task",
     "--mem-per-cpu": "--memory is that of one task",
     "--mem-per-gpu": "--memory is that of one task",
     "--constraint": "for nodes with a label: --set nodeSelector.LABEL=VALUE",

@@ -92,6 +92,7 @@ _OPTIONS: dict[str, str] = {
     "--tail": "LINES",
     "--task": "TASK",
     "--tasks": "COUNT",
+    "--tasks-per-node": "COUNT",
     "--time": "DURATION",
     "--timeout": "DURATION",
     "--to": "TIME",

@@ -1,5 +1,6 @@
 """What an eviction costs a whole cluster: what was done since the newest whole checkpoint."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,28 @@ def test_who_has_saved_loses_least_and_goes_on_where_it_was(tmp_path: Path, *, s
         bed.until_state(evicted, "Running", timeout_s=120)
         said = f"goes on at {7 if saves else 'nothing'}\n"
         bed.until(lambda: bed.output(evicted, attempt="2") == said, 120)
+
+
+def test_a_job_of_two_nodes_never_runs_on_four(tmp_path: Path) -> None:
+    """Each of four nodes has room for one of its tasks left; it waits until two have for two."""
+    with beds.Bed(tmp_path, nodes=4, cpus=4) as bed:
+        wide = "  count: 4\n  tasksPerNode: 2\n  resources: {cpu: 1}\n  command: [sleep, '3600']"
+        bed.commit({"wide.yaml": beds.job("wide", wide), "urgent.yaml": URGENT})
+        bed.until_state("wide", "Running", timeout_s=120)
+        assert sorted(_tasks_of_nodes(bed)) == [2, 2]
+        urgent = "  priorityClass: urgent\n  count: 4\n  tasksPerNode: 1\n"
+        urgent += "  resources: {cpu: 3}\n  command: [sleep, '3600']"
+        bed.commit({"now.yaml": beds.job("now", urgent)})
+        bed.until_state("now", "Running", timeout_s=120)
+        bed.until_state("wide", "Pending", timeout_s=120)
+        said = str(bed.job("wide")["reasons"])
+        assert "lack room for 2 tasks each" in said, said
+        bed.commit({"now.yaml": None})
+        bed.until_state("wide", "Running", timeout_s=120)
+        assert sorted(_tasks_of_nodes(bed)) == [2, 2]
+
+
+def _tasks_of_nodes(bed: beds.Bed) -> list[int]:
+    """How many tasks the job `wide` runs on each of its nodes."""
+    running = [one["node"] for one in bed.job("wide")["attempts"] if one["state"] == "Running"]
+    return list(Counter(running).values())

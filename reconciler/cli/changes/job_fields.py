@@ -47,6 +47,31 @@ Gpus = Annotated[
     float | None,
     typer.Option("--gpus", "-g", help="GPUs per task; 0.5 is half a GPU. Default: 0."),
 ]
+Nodes = Annotated[
+    int | None,
+    typer.Option(
+        "--nodes",
+        "-N",
+        min=1,
+        help="Run on exactly this many nodes, each with the same number of tasks. Default: any "
+        "number.",
+    ),
+]
+Tasks = Annotated[
+    int | None,
+    typer.Option(
+        "--tasks",
+        "-n",
+        help="Tasks that start together. Default: 1, or --nodes times --tasks-per-node.",
+    ),
+]
+TasksPerNode = Annotated[
+    int | None,
+    typer.Option(
+        "--tasks-per-node",
+        help="Tasks on each node, neither more nor less. Default: any number; 1 with --nodes.",
+    ),
+]
 Least = Annotated[
     int | None,
     typer.Option(
@@ -161,6 +186,67 @@ Fields = Annotated[
 ]
 _CONDITIONS = {"afterok": "afterOk", "afterany": "afterAny", "afternotok": "afterNotOk"}
 _PATH = re.compile(r"[a-z][A-Za-z]*(\.[A-Za-z0-9_-]+)*")
+
+
+class TaskCounts(NamedTuple):
+    """Numbers of tasks: all that start together, and those on each node. None: not said."""
+
+    tasks: int | None
+    per_node: int | None
+
+
+def sizes(
+    nodes: int | None, tasks: int | None, per_node: int | None, most: int | None = None
+) -> TaskCounts:
+    """Return the numbers of tasks. Exit if they contradict each other.
+
+    `most`: the most tasks of an elastic job, which has no other number of them.
+    """
+    said = next((f"--{name}" for name, one in (("tasks", tasks), ("nodes", nodes)) if one), None)
+    if said and most is not None:
+        terminal.fail(
+            f"{said} and --max both set the number of tasks; use one of them",
+            terminal.USAGE,
+        )
+    if most is not None:
+        return TaskCounts(None, per_node)
+    found = shared_out(nodes, tasks, per_node)
+    if isinstance(found, str):
+        terminal.fail(found, terminal.USAGE)
+    return found
+
+
+def shared_out(nodes: int | None, tasks: int | None, per_node: int | None) -> TaskCounts | str:
+    """Return the numbers of tasks, or why nodes can't share them out evenly.
+
+    Numbers below 1 are left for the document to refuse.
+    """
+    if min(tasks or 1, per_node or 1) < 1 or 0 in {tasks, per_node}:
+        return TaskCounts(tasks, per_node)
+    if nodes is None and (per_node is None or tasks is None):
+        return TaskCounts(per_node if tasks is None else tasks, per_node)
+    if nodes is None:
+        nodes, left = divmod(tasks or 1, per_node or 1)
+        if left:
+            return (
+                f"--tasks {tasks} can't be put on nodes with {per_node} each; expected a multiple "
+                f"of {per_node}"
+            )
+    count = nodes * (per_node or 1) if tasks is None else tasks
+    if count < nodes:
+        return f"--tasks {tasks} is less than --nodes {nodes}; expected at least a task per node"
+    each, left = divmod(count, nodes)
+    if left:
+        return (
+            f"--tasks {tasks} can't be shared evenly by --nodes {nodes}; expected a multiple of "
+            f"{nodes}, such as {each * nodes} or {(each + 1) * nodes}"
+        )
+    if per_node not in {None, each}:
+        return (
+            f"--nodes {nodes} with --tasks-per-node {per_node} are {nodes * (per_node or 1)} "
+            f"tasks, not --tasks {tasks}; leave one of the three out"
+        )
+    return TaskCounts(count, each)
 
 
 class GivenFields(NamedTuple):

@@ -15,6 +15,7 @@ import msgspec
 from reconciler.cli import terminal
 from reconciler.cli.changes import job_fields, slurm_options, submit_options
 from reconciler.model.observed import output_files
+from reconciler.model.values import quantities
 from reconciler.model.values.text_lines import split_lines
 
 if TYPE_CHECKING:
@@ -193,8 +194,9 @@ def _listed(lines: list[str]) -> str:
 
 def _is_open(options: "job_document.JobOptions", name: str, *, named: bool) -> bool:
     """Return True if the command line leaves an option to the script."""
-    if name in {"count", "placement"}:
-        return options.count is None and options.most is None
+    if name in {"count", "tasks_per_node"}:
+        said = (options.count, options.most, options.tasks_per_node)
+        return all(one is None for one in said)
     if name in {"array", "indexes", "parallelism"}:
         return options.array is None and options.indexes is None
     if name == "name":
@@ -210,29 +212,38 @@ def _is_path(one: SbatchOption) -> bool:
     return not (is_file and output_files.unknown_words(one.value or ""))
 
 
-def _is_one_per_node(written: Mapping[str, str]) -> bool:
-    """Return True if each node gets one task, so that amounts of a node are those of a task."""
-    tasks = written.get("ntasks", written.get("nodes", "1"))
-    each = written.get("ntasks-per-node", "1")
-    return each == "1" and tasks == written.get("nodes", "1")
+def _counts(written: Mapping[str, str]) -> job_fields.TaskCounts | None:
+    """Return the numbers of tasks; None if lines leave them open, or nodes can't share them."""
+    names = ("nodes", "ntasks", "ntasks-per-node")
+    if not all(_NUMBER.fullmatch(written.get(name, "1")) for name in names):
+        return None
+    nodes, tasks, each = (int(written[name]) if name in written else None for name in names)
+    if nodes is not None and tasks is not None:
+        each = None  # the most to sbatch, beside these two
+    found = job_fields.shared_out(nodes, tasks, each)
+    return None if isinstance(found, str) else found
 
 
-def _count(value: str, written: Mapping[str, str]) -> dict[str, object]:
-    """Return the number of tasks; none if a range of nodes leaves it open."""
-    nodes, each = written.get("nodes", ""), written.get("ntasks-per-node", "1")
-    if not all(_NUMBER.fullmatch(text) for text in (value, nodes or "1", each)):
-        return {}
-    tasks = int(written["ntasks"]) if _is_number(written, "ntasks") else int(nodes or 1) * int(each)
-    return {"count": tasks, "placement": "spread" if nodes else None}
+def _tasks_of_node(written: Mapping[str, str]) -> int:
+    """Return how many tasks share what a node gets; 0 if nothing says it."""
+    counts = _counts(written)
+    if counts is None:
+        return 0
+    return counts.per_node or (1 if counts.tasks in {None, 1} else 0)
 
 
-def _is_number(written: Mapping[str, str], name: str) -> bool:
-    return bool(_NUMBER.fullmatch(written.get(name, "")))
+def _count(_: str, written: Mapping[str, str]) -> dict[str, object]:
+    """Return the number of tasks, and of those on each node."""
+    found = _counts(written)
+    return {} if found is None else {"count": found.tasks, "tasks_per_node": found.per_node}
 
 
 def _gpus(value: str, written: Mapping[str, str]) -> dict[str, object]:
-    """Return the GPUs of a task, where that is what a node's are."""
-    return _gpus_of_task(value, written) if _is_one_per_node(written) else {}
+    """Return the GPUs of a task, where its node's can be shared out."""
+    count, tasks = slurm_options.gpu_count(value), _tasks_of_node(written)
+    if not count or not tasks or int(count) % tasks:
+        return {}
+    return {"gpus": float(int(count) // tasks)}
 
 
 def _gpus_of_task(value: str, _: Mapping[str, str]) -> dict[str, object]:
@@ -241,9 +252,13 @@ def _gpus_of_task(value: str, _: Mapping[str, str]) -> dict[str, object]:
 
 
 def _memory(value: str, written: Mapping[str, str]) -> dict[str, object]:
-    """Return the memory of a task, where that is what a node's is."""
-    found = slurm_options.memory_amount(value)
-    return {"memory": found} if found and _is_one_per_node(written) else {}
+    """Return the memory of a task: its share of its node's, where several are said to be there."""
+    found, tasks = slurm_options.memory_amount(value), _tasks_of_node(written)
+    if not found or not tasks:
+        return {}
+    if tasks > 1:
+        found = f"{quantities.parse_memory(found) // tasks // 1024}Ki"
+    return {"memory": found}
 
 
 def _time(value: str, _: Mapping[str, str]) -> dict[str, object]:

@@ -11,7 +11,7 @@ _GPUS = re.compile(r"(gpu:)?(?P<count>\d+)")
 _MEMORY = re.compile(r"(?P<amount>\d*[1-9]\d*)(?P<unit>[KMGT]?)B?", re.IGNORECASE)
 _CONDITIONS = frozenset({"afterok", "afterany", "afternotok"})
 #: With more tasks than nodes, amounts of a node are not those of a task.
-_TASKS = frozenset({"--ntasks", "--tasks", "-n", "--max"})
+_TASKS = frozenset({"--ntasks", "--tasks", "-n", "--max", "--ntasks-per-node", "--tasks-per-node"})
 
 
 class _Alias(NamedTuple):
@@ -58,6 +58,7 @@ _ALIASES: Mapping[str, _Alias] = MappingProxyType(
         "-p": _Alias("--queue"),
         "--job-name": _Alias("--name"),
         "--ntasks": _Alias("--tasks"),
+        "--ntasks-per-node": _Alias("--tasks-per-node"),
         "--cpus-per-task": _Alias("--cpus"),
         "--gpus-per-task": _Alias("--gpus", gpu_count),
         "--gpus-per-node": _Alias("--gpus", gpu_count, of_node=True),

@@ -139,8 +139,9 @@ def submit(
     gpus: job_fields.Gpus = None,
     cpus: job_fields.Cpus = None,
     memory: job_fields.Memory = None,
-    nodes: submit_options.Nodes = None,
-    tasks: submit_options.Tasks = None,
+    nodes: job_fields.Nodes = None,
+    tasks: job_fields.Tasks = None,
+    per_node: job_fields.TasksPerNode = None,
     least: job_fields.Least = None,
     most: job_fields.Most = None,
     array: job_fields.Array = None,
@@ -214,7 +215,7 @@ def submit(
         script = submit_options.embedded_script(at, arguments, read_input, behind=behind)
         if script is None and command_files.is_here(chdir, code, image):
             command_files.check("submit", arguments)
-        together, placement = submit_options.spread(nodes, tasks, most)
+        sizes = job_fields.sizes(nodes, tasks, per_node, most)
         problems: list[str] = []
         elements = submit_options.parse_array(array, problems)
         given = job_fields.GivenFields(
@@ -240,10 +241,10 @@ def submit(
             gpus=gpus,
             cpus=cpus,
             memory=submit_options.memory_amount(memory),
-            count=together,
+            count=sizes.tasks,
+            tasks_per_node=sizes.per_node,
             least=least,
             most=most,
-            placement=placement,
             array=elements.number,
             indexes=elements.indexes,
             parallelism=elements.at_once,

@@ -229,6 +229,7 @@ _OPTION_OF = {
     "spec.checkpoint.signal": "--signal",
     "spec.checkpoint.signalBeforeLimit": "--signal",
     "spec.count": "--tasks",
+    "spec.tasksPerNode": "--tasks-per-node",
     "spec.min": "--min",
     "spec.max": "--max",
     "spec.framework": "--framework",
@@ -309,51 +310,6 @@ Signal = Annotated[
         "the time limit (a bare number is seconds). Default: none.",
     ),
 ]
-
-
-Nodes = Annotated[
-    int | None,
-    typer.Option(
-        "--nodes",
-        "-N",
-        min=1,
-        help="Tasks to spread, each on a node of its own if there is room. Default: as few nodes "
-        "as have room.",
-    ),
-]
-Tasks = Annotated[
-    int | None,
-    typer.Option(
-        "--tasks",
-        "-n",
-        help="Tasks that start together. Default: 1, or --nodes.",
-    ),
-]
-
-
-def spread(
-    nodes: int | None, tasks: int | None, most: int | None = None
-) -> tuple[int | None, str | None]:
-    """Return the number of tasks, and the placement: empty nodes first if a number of nodes was
-    given.
-
-    Fewer nodes are used if there is room on fewer only. Exit if there are fewer tasks than nodes,
-    or if `most` gives the number again.
-    """
-    said = next((f"--{name}" for name, one in (("tasks", tasks), ("nodes", nodes)) if one), None)
-    if said and most is not None:
-        terminal.fail(
-            f"{said} and --max both set the number of tasks; use one of them",
-            terminal.USAGE,
-        )
-    if nodes is None:
-        return tasks, None
-    if tasks is not None and tasks < nodes:
-        terminal.fail(
-            f"--tasks {tasks} is less than --nodes {nodes}; expected at least a task per node",
-            terminal.USAGE,
-        )
-    return tasks or nodes, "spread"
 
 
 def time_limit(written: str | None) -> str | None:

@@ -48,8 +48,9 @@ def run(
     gpus: job_fields.Gpus = None,
     cpus: job_fields.Cpus = None,
     memory: job_fields.Memory = None,
-    nodes: submit_options.Nodes = None,
-    tasks: submit_options.Tasks = None,
+    nodes: job_fields.Nodes = None,
+    tasks: job_fields.Tasks = None,
+    per_node: job_fields.TasksPerNode = None,
     time_limit: submit_options.TimeLimit = None,
     signal_name: submit_options.Signal = None,
     priority: job_fields.PriorityClass = None,
@@ -109,7 +110,7 @@ def run(
     run_terminal.require_terminal(command, pty=pty)
     if command_files.is_here(chdir, code, image):
         command_files.check("run", command)
-    together, placement = submit_options.spread(nodes, tasks)
+    sizes = job_fields.sizes(nodes, tasks, per_node)
     given = job_fields.GivenFields(
         *(depends, chdir, image, attempts, priority_number, pools, hold, exclusive, output, error),
         *(hosts, excluded, begin, deadline),
@@ -121,8 +122,8 @@ def run(
         gpus=gpus,
         cpus=cpus,
         memory=submit_options.memory_amount(memory),
-        count=together,
-        placement=placement,
+        count=sizes.tasks,
+        tasks_per_node=sizes.per_node,
         time_limit=submit_options.time_limit(time_limit),
         priority_class=priority,
         framework=framework,

@@ -471,6 +471,7 @@ def group_shape(
         count=group.count,
         amounts=group.resources.as_vector(),
         minimum=group.minimum,
+        per_node=group.tasks_per_node or 0,
         devices=devices,
         share=share,
         share_bytes=group.gpu_memory_bytes,

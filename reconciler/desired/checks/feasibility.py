@@ -161,6 +161,7 @@ class Fitting:
                 self._may(group.resources, _devices(group), job.pools, selector, elsewhere),
                 group.topology,
                 plain=not group.devices,
+                per_node=group.tasks_per_node or 0,
             )
             for group in job.groups
         )

@@ -28,6 +28,7 @@ class GroupDemand(msgspec.Struct, frozen=True):
     Attributes:
         least: tasks that start together. pools: where they may run.
         plain: its GPUs are counted as written.
+        per_node: tasks on each node that it uses; 0: any.
     """
 
     name: str
@@ -36,6 +37,7 @@ class GroupDemand(msgspec.Struct, frozen=True):
     pools: tuple[str, ...]
     topology: desired.TopologyConstraint
     plain: bool
+    per_node: int = 0
 
 
 class Bound(msgspec.Struct, frozen=True):
@@ -133,8 +135,10 @@ class GangFeasibility:
                     else f"all nodes that they may use ({_told(places[0], group.pools)}) "
                     f"could hold {tasks}"
                 )
+                each = f", {group.per_node} on each node" if group.per_node else ""
                 return Bound(
-                    f"{group.least} tasks of group {group.name} start together{where}, and {rest}"
+                    f"{group.least} tasks of group {group.name} start together{where}{each}, "
+                    f"and {rest}"
                 )
         return None
 
@@ -164,6 +168,8 @@ class GangFeasibility:
         for name in group.pools:
             if place.get(name, 0):
                 each = min(_held(self._pools[name], group), default=group.least)
+                if group.per_node:
+                    each = group.per_node if each >= group.per_node else 0
                 found += place[name] * each
         return found
 

@@ -300,11 +300,10 @@ def _group(
         needs or _NO_RESOURCES, spec, basis.structure, faults, where
     )
     count, minimum = resource_requests.size(group, spec, faults, place)
+    topology = resource_requests.of_group(group, spec, faults, place)
     if requested is None:
         return None
-    required = preferred = ""
-    if spec.topology is not None or (group is not None and group.topology is not None):
-        required, preferred = resource_requests.near_gpus(group, spec, requested, faults, place)
+    required, preferred = resource_requests.near_gpus(group, spec, requested, faults, place)
     return desired.TaskGroup(
         name=name,
         count=count,
@@ -314,10 +313,13 @@ def _group(
         arguments=tuple(arguments),
         environment=environment,
         minimum=minimum,
+        tasks_per_node=resource_requests.tasks_per_node(
+            group, spec, (count, minimum, topology.slice_size), faults, place
+        ),
         devices=requested.devices,
         gpu_memory_bytes=requested.gpu_memory_bytes,
         mig_profile=requested.mig_profile,
-        topology=resource_requests.of_group(group, spec, faults, place),
+        topology=topology,
         inner_required=required,
         inner_preferred=preferred,
     )

@@ -232,6 +232,42 @@ def size(
     return found, None if least >= found else least
 
 
+def tasks_per_node(
+    group: job_spec.TaskGroupSpec | None,
+    spec: job_spec.JobSpec,
+    sizes: tuple[int, int | None, int],
+    faults: FaultCollector,
+    place: Path,
+) -> int | None:
+    """Return how many tasks of a group each of its nodes gets; None: any number.
+
+    Args:
+        group: the group; None: the only one of the job.
+        spec: the job.
+        sizes: the most tasks, the fewest, those of a slice. It has to be a divisor of each.
+        faults: where faults are noted.
+        place: of the group.
+    """
+    own = group.tasks_per_node if group is not None else None
+    found = spec.tasks_per_node if own is None else own
+    if found is None:
+        return None
+    where = place if own is not None else ("spec",)
+    for name, number in zip(("count or max", "min", "topology.slices.size"), sizes, strict=True):
+        if number and number % found:
+            faults.add(
+                "not-multiple",
+                f"{name} is {number}, which nodes with {found} tasks each can't make up: "
+                f"write a multiple of {found} there, or another number here",
+                *where,
+                "tasksPerNode",
+                found=str(found),
+                expected=f"a divisor of {number}",
+            )
+            return None
+    return found if sizes[0] > 1 else None
+
+
 def check_total(job: desired.Job, spec: job_spec.JobSpec, faults: FaultCollector) -> None:
     """Refuse a request whose sum over all tasks of all elements overflows."""
     for resource, name in enumerate(RESOURCE_NAMES):

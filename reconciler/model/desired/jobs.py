@@ -45,6 +45,7 @@ class TaskGroup(msgspec.Struct, frozen=True):
         inner_required, inner_preferred: level inside a node (``devices.INNER_LEVELS``). The GPUs of
             each task must be, or should be, in one domain of that level; empty: anywhere.
         arguments: those of the script.
+        tasks_per_node: number of its tasks on each node that it uses; None: any.
     """
 
     name: str
@@ -61,6 +62,7 @@ class TaskGroup(msgspec.Struct, frozen=True):
     inner_required: str = ""
     inner_preferred: str = ""
     arguments: tuple[str, ...] = ()
+    tasks_per_node: int | None = None
 
     @property
     def inner(self) -> str:

@@ -152,6 +152,13 @@ class TaskGroupSpec(DocumentPart, frozen=True):
         doc("Number of tasks that is enough to start and to go on. Default: all.", example=2),
     ] = None
     max: Annotated[TaskCount | None, doc("Most tasks, instead of `count`.", example=8)] = None
+    tasks_per_node: Annotated[
+        TaskCount | None,
+        doc(
+            "Number of its tasks on each node that it uses. Default: the job's.",
+            example=2,
+        ),
+    ] = None
     topology: Annotated[
         TopologySpec | None, doc("Closeness of its tasks.", example={"required": "rack"})
     ] = None
@@ -407,6 +414,15 @@ class JobSpec(DocumentPart, frozen=True):
         ),
     ] = None
     max: Annotated[TaskCount | None, doc("Most tasks, instead of `count`.", example=8)] = None
+    tasks_per_node: Annotated[
+        TaskCount | None,
+        doc(
+            "Number of tasks on each node that it uses, neither more nor less; `count`, `min` and "
+            "`max` are multiples of it. `count: 4` and `tasksPerNode: 2` take two nodes. While an "
+            "elastic job gives up tasks, a node may have fewer. Default: any number.",
+            example=2,
+        ),
+    ] = None
     resources: Annotated[
         TaskResourcesSpec | None, doc("Resources of each task.", example={"cpu": 4, "gpu": 1})
     ] = None

@@ -34,7 +34,7 @@ class JobOptions(msgspec.Struct, frozen=True):
     count: int | None = None
     least: int | None = None
     most: int | None = None
-    placement: str | None = None
+    tasks_per_node: int | None = None
     priority_class: str | None = None
     time_limit: str | None = None
     array: int | None = None
@@ -70,8 +70,8 @@ def job_document(options: JobOptions) -> dict[str, object]:
         "count": options.count,
         "min": options.least,
         "max": options.most,
+        "tasksPerNode": options.tasks_per_node,
         "framework": options.framework,
-        "placement": options.placement,
         "checkpoint": options.checkpoint or None,
         "resources": resources or None,
         "workingDirectory": options.working_directory,

@@ -57,7 +57,7 @@ def _check_shape(shape: snapshots.Shape) -> None:
         (Trait.AFFINITY, shape.affinities or shape.matches),
         (Trait.EXCLUSIVE, shape.exclusive),
         (Trait.SCORES, shape.scores is not None),
-        (Trait.SPREAD, shape.strategy == "spread"),
+        (Trait.SPREAD, shape.strategy == "spread" or group.per_node),
         (Trait.DEVICES, group.profile >= 0 or group.share_bytes or group.inner >= 0),
         (Trait.DEVICES, shared and group.devices > 1),
         (Trait.WINDOWS, shape.unreserved is not None or shape.barred),

@@ -127,6 +127,8 @@ class TaskGroupShape:
         inner: index into ``devices.INNER_LEVELS`` of the level within a node of which the whole
             devices of each task have to be in one domain, or should be where ``inner_preferred``;
             -1: anywhere in the node.
+        per_node: tasks on each node that it uses; ``count``, ``minimum`` and ``slice_size`` are
+            multiples of it; 0: any number.
     """
 
     name: str
@@ -143,6 +145,7 @@ class TaskGroupShape:
     slice_level: int = NO_LEVEL
     inner: int = NO_LEVEL
     inner_preferred: bool = False
+    per_node: int = 0
 
     @property
     def least(self) -> int:

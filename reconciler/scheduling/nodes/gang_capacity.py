@@ -24,6 +24,7 @@ def is_plain_gang(shape: snapshots.Shape) -> bool:
         and not shape.affinities
         and max(shape.required_level, group.required_level) < 0
         and not (group.slice_size > 0 and group.slice_level >= 0)
+        and not group.per_node
         and group.profile < 0
         and not group.share_bytes
         and not needs_inner(group)

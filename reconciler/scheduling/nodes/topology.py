@@ -234,6 +234,11 @@ def even(counts: Counts, need: int, rows: Rows, keys: Sequence[NDArray[Any]]) ->
     return [(int(rows[at]), int(given[at])) for at in np.flatnonzero(given)]
 
 
+def per_node(counts: Counts, tasks: int) -> Counts:
+    """Room when each node takes so many tasks or none."""
+    return np.where(counts >= tasks, tasks, 0)
+
+
 def one_each(counts: Counts, domains: Counts, keys: Sequence[NDArray[Any]]) -> Counts:
     """Room when each domain takes one task: on its first node by ``keys`` that has room.
 

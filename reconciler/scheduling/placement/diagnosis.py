@@ -85,7 +85,10 @@ def why(situation: snapshots.Snapshot, shape: int, plan: GangPlacement) -> str:
     elif len(plan.parts) > 1 and _preferred(asked) >= 0:
         level = _level(situation, _preferred(asked))
         parts.append(f"no single {level} had room, so as few of them as can be")
-    if nodes > 1 and asked.strategy != "spread":
+    tasks = asked.groups[0].per_node if len(asked.groups) == 1 else 0
+    if nodes > 1 and tasks:
+        parts.append(f"{tasks} {'task' if tasks == 1 else 'tasks'} on each of {nodes} nodes")
+    elif nodes > 1 and asked.strategy != "spread":
         parts.append(f"as few nodes as can be ({nodes})")
     parts.append(reason)
     inner = [group for group in asked.groups if needs_inner(group)]
@@ -317,6 +320,9 @@ class _Funnel(_Steps):
         ):
             if amount:
                 self._short(column < amount, column, noun, amount, form)
+        if self.each.per_node:
+            counts, _ = self.planner.counts(self.shape, self.group, None)
+            self.drop(counts < 1, f"lack room for {self.each.per_node} tasks each")
         rest = int(self.left.sum())
         if rest:
             self.found.append(FunnelStep(rest, self._rest(rest, held)))

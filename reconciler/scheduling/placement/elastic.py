@@ -37,9 +37,14 @@ def parts(
     group = bound[0][0]
     mask = _bounds(planner, shape, bound[0], there)
     own = sorted({task.node for task in there})
-    plan = _most(planner, (shape, group), len(bound), mask, own)
-    nodes = [part.node for part in plan.parts for _ in range(part.tasks)] if plan else []
-    values = [part.values for part in plan.parts for _ in range(part.tasks)] if plan else []
+    nodes: list[int] = []
+    most = len(bound)
+    if per_node := planner.situation.shapes[shape].groups[group].per_node:
+        nodes, mask, most = _topped_up(planner, (shape, group), there, most, mask)
+    values: list[tuple[int, ...]] = [() for _ in nodes]
+    plan = _most(planner, (shape, group), most, mask, own, unit=max(per_node, 1))
+    nodes += [part.node for part in plan.parts for _ in range(part.tasks)] if plan else []
+    values += [part.values for part in plan.parts for _ in range(part.tasks)] if plan else []
     return [
         gang.GangPart(group, index, 1, node, value)
         for (_, index), node, value in zip(bound, nodes, values, strict=False)
@@ -72,20 +77,53 @@ def _bounds(
     return mask
 
 
+def _topped_up(
+    planner: gang.GangPlanner,
+    which: tuple[int, int],
+    there: Sequence[Task],
+    most: int,
+    mask: snapshots.Mask | None,
+) -> tuple[list[int], snapshots.Mask, int]:
+    """Nodes of (shape, group), one for each task, that have fewer than a node has to take.
+
+    Returns: them, the nodes that are left for the rest, how many tasks may go there at the most.
+    """
+    each = planner.situation.shapes[which[0]].groups[which[1]]
+    held: dict[int, int] = {}
+    for task in there:
+        if task.group == which[1]:
+            held[task.node] = held.get(task.node, 0) + 1
+    own = sorted({task.node for task in there})
+    counts, _ = planner.room(*which, mask, own)
+    found: list[int] = []
+    for node in sorted(held, key=lambda node: int(planner.network.rank[node])):
+        lacking = min(each.per_node - held[node], int(counts[node]), most - len(found))
+        found += [node] * lacking
+    left = np.ones(len(counts), dtype=np.bool_) if mask is None else mask.copy()
+    left[list(held)] = False
+    others = (each.count // each.per_node - len(held)) * each.per_node
+    return found, left, max(min(most - len(found), others), 0)
+
+
 def _most(
     planner: gang.GangPlanner,
     which: tuple[int, int],
     most: int,
     mask: snapshots.Mask | None,
     own: Sequence[int],
+    *,
+    unit: int,
 ) -> gang.GangPlacement | None:
-    """A plan for as many tasks of (shape, group) as fit, up to ``most``, found by halving."""
+    """A plan for as many tasks of (shape, group) as fit, up to ``most``, found by halving.
+
+    They are a multiple of ``unit``.
+    """
     counts, _ = planner.counts(*which, mask, own)
-    low, high = 0, min(most, int(np.minimum(counts, most).sum()))
+    low, high = 0, min(most, int(np.minimum(counts, most).sum())) // unit
     best: gang.GangPlacement | None = None
     need = high
     while low < high:
-        plan = planner.group(*which, need, mask, own)
+        plan = planner.group(*which, need * unit, mask, own)
         if plan is None:
             high = need - 1
         else:

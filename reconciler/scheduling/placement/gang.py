@@ -92,6 +92,19 @@ class GangPlanner:
         ask: TaskRequirements | None = None,
     ) -> tuple[Counts, affinity.AffinityRules]:
         """(tasks that each node has room for, rules of affinity); ``ask``: instead of its own."""
+        counts, rules = self.room(shape, group, within, own, ask)
+        tasks = self.situation.shapes[shape].groups[group].per_node
+        return topology.per_node(counts, tasks) if tasks else counts, rules
+
+    def room(
+        self,
+        shape: int,
+        group: int,
+        within: snapshots.Mask | None,
+        own: Sequence[int] = (),
+        ask: TaskRequirements | None = None,
+    ) -> tuple[Counts, affinity.AffinityRules]:
+        """The same whether or not it is room for as many as a node has to take."""
         asked = self.situation.shapes[shape]
         rules = self.rules(shape)
         usable = asked.eligible & self._opened
@@ -150,6 +163,8 @@ class GangPlanner:
             capped = counts
             for level in sorted(set(apart), reverse=True):
                 capped = topology.one_each(capped, self.network.domains[:, level], choice.keys)
+            if tasks := asked.groups[group].per_node:
+                capped = topology.per_node(capped, tasks)
             plan = choice.plan(capped, whole_element=single)
             if plan is not None:
                 return plan
@@ -323,6 +338,15 @@ class _Choice:
 
     def _spread(self, counts: Counts, rows: NDArray[np.intp], need: int) -> topology.Allotment:
         keys = [key[rows] for key in self.keys]
+        tasks = self.each.per_node
+        if tasks > 1:  # what is spread are nodes
+            found = self._spread_out(counts // tasks, rows, need // tasks, keys)
+            return [(node, count * tasks) for node, count in found]
+        return self._spread_out(counts, rows, need, keys)
+
+    def _spread_out(
+        self, counts: Counts, rows: NDArray[np.intp], need: int, keys: list[NDArray[Any]]
+    ) -> topology.Allotment:
         if self.asked.strategy == "spread":
             return topology.even(counts, need, rows, keys)
         if self.tiers is not None:
@@ -349,11 +373,11 @@ class _Search:
         self.chosen: list[int] = []
         self.steps = 0
         self.nodes: dict[int, list[int]] = {}
-        # Groups bound to domains of their own, or by affinities, are beyond this search.
+        # Groups bound to domains or numbers of their own, or by affinities, are beyond this search.
         self.cut = (
             bool(asked.affinities)
             or len(self.tasks) > SEARCH_TASKS_MAX
-            or any(g.required_level >= 0 or g.slice_size for g in self.groups)
+            or any(g.required_level >= 0 or g.slice_size or g.per_node for g in self.groups)
         )
         self.hopeless = self.cut
         # In which domains of a node devices of two sizes would have to be is not tried.

@@ -58,7 +58,7 @@ class FailedSearches:
             kind = (
                 nodes.tobytes(),
                 (shape.exclusive, shape.required_level, group.required_level),
-                (group.slice_size, group.slice_level),
+                (group.slice_size, group.slice_level, group.per_node),
                 (group.devices > 0, group.share_bytes, group.profile),
             )
             known = self._kinds[ask.shape] = self._numbers.setdefault(kind, len(self._numbers))

@@ -104,7 +104,10 @@ WRONG = {
 }
 #: Of numbers more than what is below their range or is none.
 WRONG_NUMBERS = {
-    **{name: ["0", "-1"] for name in ("--tasks", "--min", "--max", "--try", "--run")},
+    **{
+        name: ["0", "-1"]
+        for name in ("--tasks", "--tasks-per-node", "--min", "--max", "--try", "--run")
+    },
     "--gpus": ["-1", "nan", "1.5"],
     "--element": ["-1"],
     **{name: ["nan", "inf"] for name in ("--every", "--load", "--speed-up", "--over-estimate")},

@@ -128,7 +128,7 @@ def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (["submit", "--owner", "me"], "no option --owner here; the owner is your git identity\n"),
         (["submit", "--mail-type", "END"], "no option --mail-type here; to be told of your jobs"),
-        (["submit", "--ntasks-per-node", "2"], "--nodes N is one task on each of N nodes"),
+        (["submit", "--mem-per-cpu", "2"], "--memory is that of one task"),
         (["submit", "-a", "1-3"], "no option -a here; did you mean --array?"),
         (["submit", "-C", "a"], "no option -C here; for nodes with a label: --set nodeSelector"),
         (["run", "-G", "2", "--", "x"], "no option -G here; did you mean --gpus?"),

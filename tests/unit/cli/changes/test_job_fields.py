@@ -144,15 +144,22 @@ def test_lines_of_a_script_become_options_or_are_named(
     [
         ("--time=90", {"time_limit": "90m"}),
         ("--time=1-12:00:00", {"time_limit": "1-12:00:00"}),
-        ("-N 2", {"count": 2, "placement": "spread"}),
-        ("-N2 --ntasks-per-node=4", {"count": 8, "placement": "spread"}),
-        ("-n 8", {"count": 8, "placement": None}),
+        ("-N 2", {"count": 2, "tasks_per_node": 1}),
+        ("-N2 --ntasks-per-node=4", {"count": 8, "tasks_per_node": 4}),
+        ("-N2 -n4", {"count": 4, "tasks_per_node": 2}),
+        ("-N2 -n4 --ntasks-per-node=8", {"count": 4, "tasks_per_node": 2}),
+        ("-n4 --ntasks-per-node=2", {"count": 4, "tasks_per_node": 2}),
+        ("-N4 -n5", {"count": None, "tasks_per_node": None}),
+        ("-N1-4", {"count": None, "tasks_per_node": None}),
+        ("-n 8", {"count": 8, "tasks_per_node": None}),
         ("--gpus-per-task=2 -n 8", {"gpus": 2.0, "count": 8}),
         # of a model, which no option here asks for
         ("--gpus-per-task=a100:2 -n 8", {"gpus": None, "count": 8}),
         ("--gres=gpu:a100:2", {"gpus": None}),
-        # of a node, which are not those of each of its tasks
-        ("-N 2 -n 8 --gres=gpu:4 --mem=8G", {"gpus": None, "memory": None, "count": 8}),
+        # of a node, which its tasks share
+        ("-N 2 -n 8 --gres=gpu:4 --mem=8G", {"gpus": 1.0, "memory": "2097152Ki", "count": 8}),
+        ("-N 2 -n 8 --gres=gpu:2", {"gpus": None, "count": 8}),
+        ("-n 8 --gres=gpu:4 --mem=8G", {"gpus": None, "memory": None, "count": 8}),
         ("-N 2 --gres=gpu:4 --mem=8G", {"gpus": 4.0, "memory": "8Gi", "count": 2}),
         ("--array=1-9", {"array": None, "indexes": "1-9"}),
         ("--array=7", {"array": None, "indexes": "7"}),  # an index, and not seven elements
@@ -180,12 +187,12 @@ def test_the_array_of_the_command_line_counts() -> None:
 
 
 def test_what_is_not_taken_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = ["-N 2 -n 8 --gres=gpu:4", "--array=9-1", "--nice", "'", "word"]
+    lines = ["-N 2 -n 8 --gres=gpu:2", "--array=9-1", "--nice", "'", "word"]
     script = "".join(f"#SBATCH {line}\n" for line in lines)
     options = job_document.JobOptions("j", ("job.sh",), script=f"#!/bin/sh\n{script}")
     assert sbatch_lines.fill(options, named=False, others=True).gpus is None
     said = " ".join(capsys.readouterr().err.split())
-    assert "change nothing: --gres=gpu:4, --array=9-1, --nice, ', word" in said
+    assert "change nothing: --gres=gpu:2, --array=9-1, --nice, ', word" in said
 
 
 @pytest.mark.parametrize(
@@ -195,7 +202,8 @@ def test_what_is_not_taken_is_named(capsys: pytest.CaptureFixture[str]) -> None:
         ("--switches=1", "--switches=1"),
         ("--mem-per-cpu=4G", "--mem-per-cpu=4G"),
         ("--constraint=a100", "--constraint=a100"),
-        ("-N 2 -n 4 --gpus-per-node=2", "--gpus-per-node=2"),
+        ("-N 2 -n 4 --gpus-per-node=1", "--gpus-per-node=1"),
+        ("-N 4 -n 5", "--nodes=4, --ntasks=5"),
         ("--gres=gpu:a100:2", "--gres=gpu:a100:2"),
         ("--nobody-knows=this", "--nobody-knows=this"),
         ("--mail-type=END --comment=x -q normal", ""),

@@ -193,8 +193,13 @@ def test_all_files_that_cannot_be_read_are_named(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("words", "written"),
     [
-        (["--nodes", "2"], {"count": 2, "placement": "spread"}),
-        (["-N", "2", "--tasks", "4"], {"count": 4, "placement": "spread"}),
+        (["--nodes", "2"], {"count": 2, "tasksPerNode": 1}),
+        (["-N", "2", "--tasks", "4"], {"count": 4, "tasksPerNode": 2}),
+        (["-N", "2", "-n", "4", "--tasks-per-node", "2"], {"count": 4, "tasksPerNode": 2}),
+        (["-N", "2", "--tasks-per-node", "4"], {"count": 8, "tasksPerNode": 4}),
+        (["-n", "6", "--ntasks-per-node=2"], {"count": 6, "tasksPerNode": 2}),
+        (["--tasks-per-node", "4"], {"count": 4, "tasksPerNode": 4}),
+        (["--max", "8", "--tasks-per-node", "2"], {"max": 8, "tasksPerNode": 2}),
         (["--tasks", "4"], {"count": 4}),
         ([], {}),
     ],
@@ -204,13 +209,26 @@ def test_nodes_are_asked_for_by_their_number(
 ) -> None:
     assert _submit(*words, "--", "hostname") == 0
     spec = yaml.safe_load(capsys.readouterr().out)["spec"]
-    assert {key: spec[key] for key in ("count", "placement") if key in spec} == written
+    assert {key: spec[key] for key in ("count", "max", "tasksPerNode") if key in spec} == written
 
 
 @pytest.mark.usefixtures("clone")
-def test_more_nodes_than_tasks_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert _submit("--nodes", "3", "--tasks", "2", "--", "hostname") == terminal.USAGE
-    assert "at least a task per node" in " ".join(capsys.readouterr().err.split())
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--nodes", "3", "--tasks", "2"], "at least a task per node"),
+        (["-N", "4", "-n", "5"], "expected a multiple of 4, such as 4 or 8"),
+        (["-n", "5", "--tasks-per-node", "2"], "expected a multiple of 2"),
+        (["-N", "2", "-n", "4", "--tasks-per-node", "3"], "are 6 tasks, not --tasks 4"),
+        (["--tasks-per-node", "0"], "expected a whole number from 1"),
+        (["--max", "3", "--tasks-per-node", "2"], "write a multiple of 2"),
+    ],
+)
+def test_tasks_that_nodes_can_not_share_evenly_are_refused(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _submit(*words, "--", "hostname") == terminal.USAGE
+    assert told in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,11 @@ SPECS = {
     "topology: {slices: {size: 2, level: rack}}, pools: [a], resources: {gpu: 1}, count: 4": "4 "
     "tasks of group main start together, each 2 of them in one rack, and the nodes that they may "
     "use have room for 1 such slice",
+    "pools: [a], resources: {cpu: 4}, count: 8, tasksPerNode: 2": None,
+    "pools: [a], resources: {cpu: 3}, count: 6, tasksPerNode: 1": "6 tasks of group main start "
+    "together, 1 on each node, and all nodes that they may use (4 of pool a) could hold 4",
+    "pools: [a], resources: {cpu: 3}, count: 3, tasksPerNode: 3": "3 tasks of group main start "
+    "together, 3 on each node, and all nodes that they may use (4 of pool a) could hold 0",
     "groups: [{name: x, count: 2, resources: {cpu: 8}}, {name: y, count: 3, resources: {cpu: 6}}], "
     "pools: [a]": f"34 CPUs {AT_ONCE}, and all nodes that it may use (4 of pool a) have 32 CPUs",
     "groups: [{name: x, count: 2, resources: {cpu: 8}}, {name: y, count: 2, resources: {cpu: 6}}], "
@@ -125,7 +130,10 @@ def drawn(seed: int) -> tuple[str, str]:
     asked = [f"cpu: {chance.choice([0.5, 1, 2, 3, 5])}"]
     if chance.random() < 0.6:
         asked.append(f"gpu: {chance.choice([0.3, 0.5, 1, 2])}")
-    spec = f"resources: {{{', '.join(asked)}}}, count: {chance.randint(1, 9)}"
+    each = chance.choice([0, 0, 1, 2])
+    count = chance.randint(1, 4) * each or chance.randint(1, 9)
+    spec = f"resources: {{{', '.join(asked)}}}, count: {count}"
+    spec += f", tasksPerNode: {each}" if each else ""
     near = chance.choice(["", "", "required: rack", "slices: {size: 2, level: rack}"])
     spec += f", topology: {{{near}}}" if near else ""
     spec += chance.choice(["", ", pools: [a]", ", nodeSelector: {pool: b}"])

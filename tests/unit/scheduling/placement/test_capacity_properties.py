@@ -5,6 +5,7 @@ import itertools
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -67,9 +68,15 @@ def groups(draw: st.DrawFn, most: int = 4, *, bound: bool = True) -> TaskGroupSh
         if draw(st.booleans()):
             more["slice_size"] = draw(st.integers(1, 3))
             more["slice_level"] = draw(st.integers(0, 1))
+    count = draw(st.integers(1, most))
+    if bound and (tasks := draw(st.sampled_from([0, 0, 1, 2]))):
+        more["per_node"] = tasks
+        count = tasks * max(count // tasks, 1)
+        if "slice_size" in more:
+            more["slice_size"] = tasks * max(more["slice_size"] // tasks, 1)
     return group(
         gpu,
-        draw(st.integers(1, most)),
+        count,
         cpu=draw(st.integers(0, 2)),
         memory=draw(st.integers(0, 2)),
         **more,
@@ -176,6 +183,8 @@ class Reference:
 
         def allowed(task: int, node: int, before: Sequence[int]) -> bool:
             level = each.required_level
+            if each.per_node and before.count(node) == each.per_node:
+                return False
             if level >= 0 and domains[node, level] < 0:
                 return False
             if level >= 0 and before and domains[node, level] != domains[before[0], level]:
@@ -191,7 +200,9 @@ class Reference:
 
         def place(task: int, before: list[int]) -> bool:
             if task == each.least:
-                return True
+                return not each.per_node or all(
+                    before.count(node) == each.per_node for node in before
+                )
             for node in range(len(self.cpu)):
                 if not allowed(task, node, before):
                     continue
@@ -223,6 +234,8 @@ class Reference:
             assert [task.index for task in mine] == list(range(each.least))
             if each.required_level >= 0:
                 assert len({int(domains[t.node, each.required_level]) for t in mine}) == 1
+            if each.per_node:
+                assert set(Counter(task.node for task in mine).values()) == {each.per_node}
             if each.slice_size:
                 for first in range(0, len(mine), each.slice_size):
                     run = mine[first : first + each.slice_size]

@@ -277,6 +277,95 @@ def test_growth_of_slices() -> None:
     assert 3 in rack or rack[2] == rack[0]
 
 
+@pytest.mark.parametrize("strategy", ["least-fragmentation", "pack", "spread"])
+@pytest.mark.parametrize(("count", "tasks", "nodes"), [(4, 1, 4), (4, 2, 2), (4, 4, 1), (6, 3, 2)])
+def test_each_node_gets_as_many_tasks_as_asked(
+    count: int, tasks: int, nodes: int, strategy: str
+) -> None:
+    """Whatever else says where they go; tasks of one node follow each other by index."""
+    there = [Node(devices=(IDLE,) * 8) for _ in range(5)]
+    asked = group(1, count, per_node=tasks)
+    space = room(there, shape(asked, nodes=5, strategy=strategy))
+
+    started = start(space)
+
+    assert started is not None
+    found = [task.node for task in started]
+    assert len(set(found)) == nodes
+    runs = [found[at : at + tasks] for at in range(0, count, tasks)]
+    assert all(len(set(run)) == 1 for run in runs)
+
+
+def test_nodes_with_room_for_fewer_tasks_are_not_used() -> None:
+    """Twelve devices are free, and no two nodes have room for four tasks."""
+    there = [Node(devices=(IDLE,) * 4), *(Node(devices=(IDLE,) * 2) for _ in range(4))]
+    space = room(there, shape(group(1, 8, per_node=4), nodes=5))
+
+    assert start(space) is None
+    assert [(step.count, step.why) for step in space.funnel(0)] == [
+        (4, "lack room for 4 tasks each"),
+        (1, "has room for 4 of 8 tasks"),
+    ]
+
+
+def test_a_task_that_was_lost_comes_back_to_its_node() -> None:
+    """And not to another, where there would be more room; nor does it take a third node."""
+    there = [Node(devices=(IDLE,) * 4) for _ in range(4)]
+    space = room(there, shape(group(1, 4, per_node=2), nodes=4))
+    tasks = start(space)
+    assert tasks is not None
+    space.release(tasks[1:2], partly=True)
+
+    back = space.extra(0, (tasks[0], *tasks[2:]), [(0, 1)], 1)
+
+    assert [(task.index, task.node) for task in back] == [(1, tasks[0].node)]
+
+
+def test_a_task_whose_node_is_full_takes_no_other() -> None:
+    """It would be a node more than was asked for."""
+    there = [Node(devices=(IDLE,) * 2) for _ in range(4)]
+    space = room(there, shape(group(1, 4, per_node=2), nodes=4), shape(group(1, 1), nodes=4))
+    tasks = start(space)
+    assert tasks is not None
+    space.release(tasks[1:2], partly=True)
+    space.hold(tasks[1:2])
+
+    assert space.extra(0, (tasks[0], *tasks[2:]), [(0, 1)], 1) == ()
+
+
+def test_tasks_of_a_node_that_was_lost_go_to_one_other() -> None:
+    """All of them or none."""
+    there = [Node(devices=(IDLE,) * 2), Node(devices=(IDLE,) * 2), Node(devices=(IDLE,) * 3)]
+    space = room(there, shape(group(1, 4, per_node=2), nodes=3))
+    tasks = start(space)
+    assert tasks is not None
+    kept = [task for task in tasks if task.node == tasks[0].node]
+    space.release([task for task in tasks if task not in kept])
+
+    back = space.extra(0, kept, [(0, 2), (0, 3)], 2)
+
+    assert [task.index for task in back] == [2, 3]
+    assert len({task.node for task in back}) == 1
+    assert back[0].node != kept[0].node
+
+
+def test_growth_fills_nodes_before_it_takes_others() -> None:
+    """Of eight tasks three run: one joins the node of the third, then others join by twos."""
+    there = [Node(devices=(IDLE,) * 3) for _ in range(3)]
+    space = room(there, shape(group(1, 8, minimum=2, per_node=2), nodes=3))
+    tasks = start(space)
+    assert tasks is not None
+    one = space.extra(0, tasks, [(0, index) for index in range(2, 8)], 2)
+    space.release(one[1:], partly=True)
+
+    grown = space.extra(0, (*tasks, *one[:1]), [(0, index) for index in range(3, 8)], 9)
+
+    assert [task.index for task in grown] == [3, 4, 5]
+    assert grown[0].node == one[0].node
+    assert grown[1].node == grown[2].node
+    assert len({task.node for task in (*tasks, *grown)}) == 3
+
+
 def test_exclusive_elements_grow_on_their_own_nodes() -> None:
     """Their own node first counts as theirs, then an idle one is taken."""
     there = [Node(devices=(IDLE,) * 2), Node(devices=(IDLE,) * 2), Node(occupied=1)]
