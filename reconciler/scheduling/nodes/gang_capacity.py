@@ -8,7 +8,7 @@ the nodes that changed since; where they lie is worked out once there is room.
 from dataclasses import dataclass
 
 from reconciler.scheduling.inputs import snapshots
-from reconciler.scheduling.nodes import device_choice
+from reconciler.scheduling.nodes import device_choice, topology
 from reconciler.scheduling.nodes.free_resources import FreeResources
 from reconciler.scheduling.nodes.node_rows import NodeRow
 from reconciler.scheduling.nodes.requirements import TaskRequirements, needs_inner
@@ -24,7 +24,6 @@ def is_plain_gang(shape: snapshots.Shape) -> bool:
         and not shape.affinities
         and max(shape.required_level, group.required_level) < 0
         and not (group.slice_size > 0 and group.slice_level >= 0)
-        and not group.per_node
         and group.profile < 0
         and not group.share_bytes
         and not needs_inner(group)
@@ -65,7 +64,10 @@ class GangCapacity:
             usable &= within
         if ask.closed is not None:
             usable &= ~ask.closed
-        counts = stock.counts(ask, usable).clip(max=need).tolist()
+        found = stock.counts(ask, usable)
+        if ask.per_node:
+            found = topology.per_node(found, ask.per_node)
+        counts = found.clip(max=need).tolist()
         return cls(need, usable, within, counts, sum(counts), len(stock.log))
 
     def renew(self, stock: FreeResources, ask: TaskRequirements) -> None:
@@ -96,4 +98,6 @@ def _held(row: NodeRow, ask: TaskRequirements, most: int) -> int:
         most = min(most, row.memory // ask.memory)
     if ask.devices:
         most = min(most, device_choice.count_fits(row.devices, ask.devices, ask.share))
+    if ask.per_node:
+        return ask.per_node if most >= ask.per_node else 0
     return max(most, 0)

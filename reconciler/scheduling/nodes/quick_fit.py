@@ -67,7 +67,7 @@ def fitting_gangs(demands: Amounts, nodes: Callable[[int], tuple[Amounts, Amount
     """Return (s,) gangs of plain tasks that fit on some nodes together, by amounts alone.
 
     Args:
-        demands: (s, 6) as ``shape_facts.StaticFacts`` has them; only whole devices are looked at.
+        demands: (s, 7) as ``shape_facts.StaticFacts`` has them; only whole devices are looked at.
         nodes: number of some nodes to (k, 3) milli-CPUs, bytes and milli-GPUs of idle devices of
             each, and (k,) how many nodes are like it.
     """
@@ -91,6 +91,8 @@ def fitting_gangs(demands: Amounts, nodes: Callable[[int], tuple[Amounts, Amount
             each[some] = np.minimum(each[some], rows[:, column] // asked[some, None])
         if devices:
             each = np.minimum(each, rows[:, 2] // (devices * WHOLE))
+        whole = demands[alike, 6, None]  # tasks that a node takes if it takes any
+        each = np.where(whole > 0, np.where(each >= whole, whole, 0), each)
         found[alike] = each.clip(min=0) @ counts >= least
     return found
 

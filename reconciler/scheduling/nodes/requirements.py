@@ -33,6 +33,7 @@ class TaskRequirements:
         closed: (n,) nodes that can't serve it at all, for want of known memory or of sharing.
         inner: (n, d) domains within nodes, in one of which the devices of a task have to be.
         rather: the same where they only should be.
+        per_node: tasks that a node takes if it takes any; 0: any number.
     """
 
     __slots__ = (
@@ -43,6 +44,7 @@ class TaskRequirements:
         "inner",
         "instances",
         "memory",
+        "per_node",
         "profile",
         "rather",
         "share",
@@ -52,7 +54,7 @@ class TaskRequirements:
     def __init__(self, group: snapshots.TaskGroupShape, nodes: snapshots.NodeColumns) -> None:
         self.amounts = group.amounts
         self.cpu, self.memory, _ = group.amounts
-        self.profile = group.profile
+        self.profile, self.per_node = group.profile, group.per_node
         is_mig = group.profile >= 0
         self.instances = group.devices if is_mig else 0
         self.devices = 0 if is_mig else group.devices

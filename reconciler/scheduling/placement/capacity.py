@@ -238,7 +238,7 @@ class Capacity:
         demand = self._fixed.demands[shape]
         if demand is None:
             return False
-        _, cpu, memory, devices, share, tasks = demand
+        _, cpu, memory, devices, share, tasks, _ = demand
         for at, less in self._too_much.get(demand[0], ()):
             if (
                 cpu >= less[1]
@@ -288,7 +288,7 @@ class Capacity:
 
     @property
     def demanded(self) -> Amounts:
-        """(s, 6) what elements of plain tasks take (``shape_facts.StaticFacts``)."""
+        """(s, 7) what elements of plain tasks take (``shape_facts.StaticFacts``)."""
         return self._fixed.demanded
 
     @property

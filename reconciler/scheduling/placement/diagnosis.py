@@ -12,7 +12,7 @@ from reconciler.model.state.pending_reasons import FunnelStep
 from reconciler.model.values import quantities
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import WHOLE
-from reconciler.scheduling.nodes import device_choice
+from reconciler.scheduling.nodes import device_choice, topology
 from reconciler.scheduling.nodes.free_resources import FreeResources
 from reconciler.scheduling.nodes.node_rows import Columns
 from reconciler.scheduling.nodes.requirements import TaskRequirements, needs_inner
@@ -154,8 +154,12 @@ class Ladder:
     def steps(self, shape: int) -> tuple[FunnelStep, ...]:
         """All steps of one shape; the same as ``funnel`` says."""
         steps, left = self._descend(shape)
+        need = max(self.situation.shapes[shape].groups[0].least, 1)
+        if (tasks := self.asks[shape][0].per_node) and left.size:
+            short = self.stock.counts_on(self.asks[shape][0], left) < tasks
+            if count := int(np.count_nonzero(short)):
+                steps, left = (*steps, FunnelStep(count, _too_few(tasks))), left[~short]
         if left.size:
-            need = max(self.situation.shapes[shape].groups[0].least, 1)
             verb = "has" if left.size == 1 else "have"
             words = f"{verb} room for {self._held(shape, left, need)} of {need} tasks"
             steps = (*steps, FunnelStep(int(left.size), words))
@@ -170,6 +174,8 @@ class Ladder:
         if need == 1 or not left.size:
             return min(int(left.size), 1)
         counts = self.stock.counts_on(self.asks[shape][0], left)
+        if tasks := self.asks[shape][0].per_node:
+            counts = topology.per_node(counts, tasks)
         return min(int(np.minimum(counts, need).sum()), need)
 
     def _descend(self, shape: int) -> tuple[tuple[FunnelStep, ...], Rows]:
@@ -253,6 +259,10 @@ def _lacking(
     return f"lack {noun} ({form(asked)} asked, at most {form(max(most, 0))} {state})"
 
 
+def _too_few(tasks: int) -> str:
+    return f"lack room for {tasks} tasks each" if tasks > 1 else "lack room for a task"
+
+
 def _no_share(devices: int, asked: str, most: int, *, idle: bool) -> str:
     number = "one GPU" if devices == 1 else f"{devices} GPUs each"
     found = f"{quantities.format_gpu(most)} {'there' if idle else 'free'}"
@@ -322,7 +332,7 @@ class _Funnel(_Steps):
                 self._short(column < amount, column, noun, amount, form)
         if self.each.per_node:
             counts, _ = self.planner.counts(self.shape, self.group, None)
-            self.drop(counts < 1, f"lack room for {self.each.per_node} tasks each")
+            self.drop(counts < 1, _too_few(self.each.per_node))
         rest = int(self.left.sum())
         if rest:
             self.found.append(FunnelStep(rest, self._rest(rest, held)))

@@ -20,24 +20,30 @@ from reconciler.scheduling.nodes.requirements import TaskRequirements
 #: Which nodes it may go to (a number of the mask), milli-CPUs, bytes, milli-GPUs: of whole devices,
 #: or of one device.
 Size = tuple[int, int, int, int]
-#: The same of each task, with devices and milli-GPUs of each, and tasks that start together.
-Demand = tuple[int, int, int, int, int, int]
+#: The same of each task, with devices and milli-GPUs of each, tasks that start together, and those
+#: that a node takes if it takes any; only demands that are alike in the last have the same number.
+Demand = tuple[int, int, int, int, int, int, int]
 
 
 def _numbers(
     shapes: Sequence[snapshots.Shape], shareable: Mask
 ) -> tuple[list[int], tuple[Mask, ...]]:
-    """A number for the nodes that each shape may go to, and the nodes of each number."""
-    by_bytes: dict[bytes, int] = {}
+    """A number for the nodes that each shape may go to, and the nodes of each number.
+
+    Shapes that put other numbers of tasks on a node have other numbers.
+    """
+    by_bytes: dict[tuple[bytes, int], int] = {}
     masks: list[Mask] = []
-    by_mask: dict[tuple[int, bool], int] = {}
+    by_mask: dict[tuple[int, bool, int], int] = {}
     found = []
     for shape in shapes:
         group = shape.groups[0]
-        key = (id(shape.eligible), 0 < group.share < WHOLE and group.devices > 0)
+        shared = 0 < group.share < WHOLE and group.devices > 0
+        key = (id(shape.eligible), shared, group.per_node)
         if key not in by_mask:
             mask = shape.eligible & shareable if key[1] else shape.eligible
-            number = by_mask[key] = by_bytes.setdefault(mask.tobytes(), len(by_bytes))
+            number = by_bytes.setdefault((mask.tobytes(), group.per_node), len(by_bytes))
+            by_mask[key] = number
             if number == len(masks):
                 masks.append(mask)
         found.append(by_mask[key])
@@ -58,7 +64,7 @@ def _demand_of(nodes: int, ask: TaskRequirements, tasks: int) -> Demand | None:
     if ask.instances or ask.shares is not None or ask.inner is not None or ask.rather is not None:
         return None
     share = min(ask.share, WHOLE) if ask.devices else 0
-    return (nodes, ask.cpu, ask.memory, ask.devices, share, tasks)
+    return (nodes, ask.cpu, ask.memory, ask.devices, share, tasks, ask.per_node)
 
 
 def _table(known: Sequence[tuple[int, ...] | None], width: int) -> Amounts:
@@ -77,7 +83,7 @@ class StaticFacts:
         plain: of shapes of one plain task, its size.
         sizes: (s, 4) the same with the nodes numbered; -1 for nodes where a shape is not plain.
         demands: of shapes that have room wherever one that asks no less has.
-        demanded: (s, 6) the same; -1 for the nodes of other shapes.
+        demanded: (s, 7) the same; -1 for the nodes of other shapes.
     """
 
     asks: tuple[tuple[TaskRequirements, ...], ...]
@@ -181,7 +187,7 @@ class _Shapes(NamedTuple):
             plain,
             _table(plain, 4),
             demands,
-            _table(demands, 6),
+            _table(demands, 7),
             {},
         )
 

@@ -60,7 +60,17 @@ def situation(seed: int) -> tuple[Situation, random.Random]:
         starts_s = rng.choice([-50.0, 30.0, 300.0])
         chosen = [rng.random() < 0.5 for _ in s.nodes]
         s.window("w", s.now + starts_s, s.now + 500.0, chosen, maintenance=rng.random() < 0.5)
+    if seed % 3 == 0:
+        _by_node(random.Random(f"nodes {seed}"), s)
     return s, rng
+
+
+def _by_node(rng: random.Random, s: Situation) -> None:
+    """Have half of the gangs run on a number of nodes of their own, one task on each or two."""
+    for job in s.jobs.values():
+        counts = {count for _, count, _ in job.groups}
+        if counts == {2} and rng.random() < 0.5:
+            job.per_node = 1 if job.least == 1 else rng.choice([1, 2])
 
 
 def _queues(rng: random.Random, s: Situation) -> list[str]:

@@ -137,6 +137,7 @@ class Job:
     fixed: bool = False
     exclusive: bool = False
     near_groups: tuple[str, ...] = ()
+    per_node: int = 0
 
 
 @dataclasses.dataclass
@@ -489,7 +490,7 @@ class Situation:
     def _shape_of(self, job: Job) -> int:
         key = (
             *(job.groups, job.pool, job.pools, job.least, job.strategy),
-            *(job.near, job.near_groups, job.exclusive),
+            *(job.near, job.near_groups, job.exclusive, job.per_node),
         )
         index = self._shapes.setdefault(key, len(self._made))
         if index == len(self._made):
@@ -513,6 +514,8 @@ class Situation:
                 else one
                 for one in groups
             )
+        if job.per_node:
+            groups = tuple(dataclasses.replace(one, per_node=job.per_node) for one in groups)
         pools = (job.pool,) if job.pool else job.pools
         return Shape(
             groups,

@@ -43,11 +43,13 @@ def clusters(draw: st.DrawFn, most: int = 6, tasks_max: int = 1) -> Snapshot:
     ]
     count = len(nodes)
     masks = [None, [at for at in range(count) if draw(st.booleans())]]
+    each = [draw(st.integers(0, 2 if tasks_max > 1 else 0)) for _ in range(draw(st.integers(1, 5)))]
     shapes = [
         shape(
             group(
                 draw(st.integers(0, 2)),
-                draw(st.integers(1, tasks_max)),
+                draw(st.integers(1, tasks_max // max(tasks, 1))) * max(tasks, 1),
+                per_node=tasks,
                 cpu=draw(st.integers(0, 4)),
                 memory=draw(st.integers(0, 4)),
                 share=1000 if tasks_max == 1 else draw(st.sampled_from([1000, 1000, 400])),
@@ -56,7 +58,7 @@ def clusters(draw: st.DrawFn, most: int = 6, tasks_max: int = 1) -> Snapshot:
             eligible=draw(st.sampled_from(masks)),
             strategy=draw(st.sampled_from(["least-fragmentation", "pack", "spread"])),
         )
-        for _ in range(draw(st.integers(1, 5)))
+        for tasks in each
     ]
     return snapshot(nodes, shapes, turn=draw(st.integers(0, 3)))
 

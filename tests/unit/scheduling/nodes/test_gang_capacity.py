@@ -50,7 +50,11 @@ def test_a_tally_that_is_kept_up_is_one_that_is_made_anew(seed: int) -> None:
     cpu, devices, need = rng.choice([0, 1_000, 3_000]), rng.choice([0, 1, 2]), rng.randint(1, 6)
     share = rng.choice([125, 470, WHOLE])
     gpu_milli = devices * share
-    group = TaskGroupShape("main", need, (cpu, 1, gpu_milli), devices=devices, share=share)
+    tasks = random.Random(f"tasks {seed}").choice([0, 0, 1, 2])
+    need = max(tasks, 1) * need
+    group = TaskGroupShape(
+        "main", need, (cpu, 1, gpu_milli), devices=devices, share=share, per_node=tasks
+    )
     ask = TaskRequirements(group, s.snapshot().nodes)
     eligible = np.array([rng.random() < 0.8 for _ in range(NODES)])
     within = None if rng.random() < 0.5 else np.array([rng.random() < 0.8 for _ in range(NODES)])
@@ -64,6 +68,8 @@ def test_a_tally_that_is_kept_up_is_one_that_is_made_anew(seed: int) -> None:
         kept.renew(stock, ask)
         usable = eligible & stock.opened_mask & (True if within is None else within)
         whole = np.minimum(stock.counts(ask, usable), need)
+        if tasks:
+            whole = np.where(whole >= tasks, tasks, 0)
         assert kept.counts == whole.tolist()
         assert kept.total == whole.sum()
 
