@@ -126,14 +126,18 @@ def place(spec: desired.Job, hosts: list[Host]) -> bool | None:
     """Whether the minimum of one element fits on nodes; None: too many ways to try."""
     tasks = [Task.of(group) for group in spec.groups for _ in range(group.least)]
     who = (spec.name, -1)
-    if len(set(tasks)) <= 1:
+    each = {group.tasks_per_node for group in spec.groups if group.least}
+    if len(set(tasks)) <= 1 and len(each) <= 1:
         # Alike tasks: as many as each node takes, one after the other.
-        left = len(tasks)
+        left, asked = len(tasks), next(iter(each), None)
         for host in hosts:
-            trial = host.copy()
-            while left and trial.take(tasks[0], who, alone=spec.exclusive):
-                left -= 1
+            trial, taken, most = host.copy(), 0, min(asked or left, left)
+            while taken < most and trial.take(tasks[0], who, alone=spec.exclusive):
+                taken += 1
+            left -= taken if asked in {None, taken} else 0
         return not left
+    if each != {None}:
+        return None
     search = _Search(who, alone=spec.exclusive)
     found = search.run(tasks, [host.copy() for host in hosts])
     return None if not found and search.tries <= 0 else found

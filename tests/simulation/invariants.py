@@ -123,6 +123,30 @@ def whole_gangs(view: View) -> list[str]:
             short = group.count if not record.spec.is_elastic else group.least
             if (not record.spec.is_elastic or len(begins) == len(attempts)) and count < short:
                 found.append(f"{job}[{element}] has {count} of {short} tasks of {group.name}")
+            mine = [attempt for attempt in attempts if attempt.group == group.name]
+            begun = len(begins) == len(attempts)
+            found += _unasked_nodes(f"{job}[{element}]", group, mine, begun=begun)
+    return found
+
+
+def _unasked_nodes(
+    where: str, group: desired.TaskGroup, attempts: list[records.AttemptRecord], *, begun: bool
+) -> list[str]:
+    """Return nodes with another number of tasks than the group says.
+
+    ``begun``: all of them start now; else some may have been lost or given up.
+    """
+    asked = group.tasks_per_node
+    if not asked:
+        return []
+    nodes = Counter(attempt.node for attempt in attempts)
+    found = [
+        f"{where} has {count} tasks of {group.name} on {node} instead of {asked}"
+        for node, count in nodes.items()
+        if count > asked or (begun and count < asked)
+    ]
+    if len(nodes) > group.count // asked:
+        found.append(f"{where} has tasks of {group.name} on {len(nodes)} nodes")
     return found
 
 

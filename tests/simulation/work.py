@@ -25,12 +25,17 @@ def a_job(chance: random.Random, name: str, others: list[str]) -> desired.Job:
         condition: Literal["afterOk", "afterAny", "afterNotOk"]
         condition = choose(["afterOk", "afterAny", "afterNotOk"])
         needs.append(desired.Dependency(choose([*others[-5:], "never"]), condition))
+    minimum = choose([None, 1]) if count > 1 else None
+    shapes = [None, 1, *([2] if count == 2 and minimum is None else [])] if count > 1 else [None]
     group = desired.TaskGroup(
         name="main",
         count=count,
         resources=Resources(choose([500, 1000, 2000]), choose([1, 2, 8]) * GI, gpu),
         command=("true",),
-        minimum=choose([None, 1]) if count > 1 else None,
+        minimum=minimum,
+        tasks_per_node=random.Random(f"nodes {name}").choice(
+            shapes
+        ),  # not what the rest is drawn by
     )
     return desired.Job(
         name=name,
@@ -64,7 +69,12 @@ def a_job(chance: random.Random, name: str, others: list[str]) -> desired.Job:
 def narrow(job: desired.Job, wide_max: int) -> desired.Job:
     """Return a job with at most so many tasks of a group and elements of an array."""
     groups = tuple(
-        msgspec.structs.replace(group, count=min(group.count, wide_max)) for group in job.groups
+        msgspec.structs.replace(
+            group, count=min(group.count, wide_max), tasks_per_node=group.tasks_per_node and 1
+        )
+        if wide_max < group.count
+        else group
+        for group in job.groups
     )
     array_count = None if job.array_count is None else min(job.array_count, wide_max)
     return msgspec.structs.replace(job, groups=groups, array_count=array_count)

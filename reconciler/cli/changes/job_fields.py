@@ -188,6 +188,15 @@ _CONDITIONS = {"afterok": "afterOk", "afterany": "afterAny", "afternotok": "afte
 _PATH = re.compile(r"[a-z][A-Za-z]*(\.[A-Za-z0-9_-]+)*")
 
 
+class GivenCounts(NamedTuple):
+    """Numbers of nodes and tasks as they were said; ``most`` is that of an elastic job."""
+
+    nodes: int | None
+    tasks: int | None
+    per_node: int | None
+    most: int | None = None
+
+
 class TaskCounts(NamedTuple):
     """Numbers of tasks: all that start together, and those on each node. None: not said."""
 
@@ -195,13 +204,9 @@ class TaskCounts(NamedTuple):
     per_node: int | None
 
 
-def sizes(
-    nodes: int | None, tasks: int | None, per_node: int | None, most: int | None = None
-) -> TaskCounts:
-    """Return the numbers of tasks. Exit if they contradict each other.
-
-    `most`: the most tasks of an elastic job, which has no other number of them.
-    """
+def sizes(given: GivenCounts) -> TaskCounts:
+    """Return the numbers of tasks. Exit if they contradict each other."""
+    nodes, tasks, per_node, most = given
     said = next((f"--{name}" for name, one in (("tasks", tasks), ("nodes", nodes)) if one), None)
     if said and most is not None:
         terminal.fail(

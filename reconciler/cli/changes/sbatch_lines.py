@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from reconciler.operations.changes import job_document
 
 _LINE = re.compile(r"#SBATCH\s+(.*)")
-#: A step of Slurm, as a command of its own.
+#: A step of Slurm, or of MPI, as a command of its own.
 _STEP = re.compile(r"^\s*(exec\s+|time\s+)?srun\s", re.MULTILINE)
+_MPI_STEP = re.compile(r"^\s*(exec\s+|time\s+)?(mpirun|mpiexec)\s", re.MULTILINE)
 #: The most lines that one message names.
 TOLD_MAX = 8
 _SHORT = MappingProxyType(
@@ -68,6 +69,9 @@ _IDLE = frozenset(
     }
 )
 _NUMBER = re.compile(r"\d+")
+_NUMBERS = re.compile(r"(?P<first>\d{1,9})(-(?P<last>\d{1,9}))?")
+#: Lines that say how many tasks there are, and what they say.
+_COUNTS = MappingProxyType({"nodes": "nodes", "ntasks": "tasks", "ntasks-per-node": "per_node"})
 
 
 class SbatchOption(NamedTuple):
@@ -140,18 +144,27 @@ def fill(
             "srun: there are no steps here, the whole script runs once for each task: name the "
             "program without srun"
         )
+    is_gang = options.most is not None or (options.count or 1) > 1
+    if _MPI_STEP.search(options.script or "") and is_gang and options.framework != "mpi":
+        terminal.note(
+            "mpirun: the whole script runs once for each task, and each would start all processes: "
+            "with --framework mpi the first task alone runs it, and reaches the others"
+        )
     asked = options_in(options.script or "")
     if not asked:
         return options
-    written = {one.name: one.value or "" for one in asked}
+    counts = job_fields.TaskCounts(options.count or options.most, options.tasks_per_node)
     found: dict[str, object] = {"framework": "slurm"}
     fields: dict[str, object] = {}
     left: list[str] = []
     wrong: list[str] = []
     for one in asked:
         value = one.value or ""
-        if one.name in _TRANSLATED and (made := _TRANSLATED[one.name](value, written)):
+        if one.name in _TRANSLATED and (made := _TRANSLATED[one.name](value, counts)):
             found |= made
+        elif one.name in _COUNTS:
+            if _whole_number(value) is None:
+                left.append(one.text)
         elif one.name in _FIELDS and (value or one.name in _FLAGS) and _is_path(one):
             path, read = _FIELDS[one.name]
             fields[path] = read(value)
@@ -194,9 +207,6 @@ def _listed(lines: list[str]) -> str:
 
 def _is_open(options: "job_document.JobOptions", name: str, *, named: bool) -> bool:
     """Return True if the command line leaves an option to the script."""
-    if name in {"count", "tasks_per_node"}:
-        said = (options.count, options.most, options.tasks_per_node)
-        return all(one is None for one in said)
     if name in {"array", "indexes", "parallelism"}:
         return options.array is None and options.indexes is None
     if name == "name":
@@ -212,61 +222,86 @@ def _is_path(one: SbatchOption) -> bool:
     return not (is_file and output_files.unknown_words(one.value or ""))
 
 
-def _counts(written: Mapping[str, str]) -> job_fields.TaskCounts | None:
-    """Return the numbers of tasks; None if lines leave them open, or nodes can't share them."""
-    names = ("nodes", "ntasks", "ntasks-per-node")
-    if not all(_NUMBER.fullmatch(written.get(name, "1")) for name in names):
+def with_lines(
+    script: str, given: job_fields.GivenCounts, *, others: bool = False
+) -> job_fields.GivenCounts:
+    """Return the numbers of tasks of a command line, and those of a script's lines for what it
+    leaves open. Exit if one of these is no number.
+
+    ``others``: lines that can't be followed are to change nothing.
+    """
+    asked = {one.name: one for one in options_in(script) if one.name in _COUNTS}
+    said: dict[str, int] = {}
+    for name, field in _COUNTS.items():
+        if name not in asked or getattr(given, field) is not None:
+            continue
+        number = _whole_number(asked[name].value or "")
+        if number is not None:
+            said[field] = number
+        elif not others:
+            terminal.fail(
+                f"#SBATCH {asked[name].text}: expected a whole number from 1. To fix: say it on "
+                "the command line, which wins (for a number of tasks that varies --min and "
+                "--max), or submit with --ignore-sbatch",
+                terminal.USAGE,
+            )
+    if given.most is not None:
+        said = {field: number for field, number in said.items() if field == "per_node"}
+    made = given._replace(**said)
+    if "per_node" in said and made.nodes is not None and made.tasks is not None:
+        made = made._replace(per_node=None)  # the most to sbatch, beside these two
+    is_uneven = isinstance(job_fields.shared_out(*made[:3]), str)
+    return made._replace(nodes=given.nodes) if is_uneven and others else made
+
+
+def _whole_number(text: str) -> int | None:
+    """Return a number from 1 on, also as a range of one; None for others."""
+    found = _NUMBERS.fullmatch(text)
+    if found is None or found["last"] not in {None, found["first"]}:
         return None
-    nodes, tasks, each = (int(written[name]) if name in written else None for name in names)
-    if nodes is not None and tasks is not None:
-        each = None  # the most to sbatch, beside these two
-    found = job_fields.shared_out(nodes, tasks, each)
-    return None if isinstance(found, str) else found
+    return int(found["first"]) or None
 
 
-def _tasks_of_node(written: Mapping[str, str]) -> int:
+def _tasks_of_node(counts: job_fields.TaskCounts) -> int:
     """Return how many tasks share what a node gets; 0 if nothing says it."""
-    counts = _counts(written)
-    if counts is None:
-        return 0
     return counts.per_node or (1 if counts.tasks in {None, 1} else 0)
 
 
-def _count(_: str, written: Mapping[str, str]) -> dict[str, object]:
-    """Return the number of tasks, and of those on each node."""
-    found = _counts(written)
-    return {} if found is None else {"count": found.tasks, "tasks_per_node": found.per_node}
+def _gpus_of_job(value: str, counts: job_fields.TaskCounts) -> dict[str, object]:
+    """Return the GPUs of a task, where those of all tasks can be shared out."""
+    return _gpus(value, job_fields.TaskCounts(counts.tasks, counts.tasks or 1))
 
 
-def _gpus(value: str, written: Mapping[str, str]) -> dict[str, object]:
+def _gpus(value: str, counts: job_fields.TaskCounts) -> dict[str, object]:
     """Return the GPUs of a task, where its node's can be shared out."""
-    count, tasks = slurm_options.gpu_count(value), _tasks_of_node(written)
+    count, tasks = slurm_options.gpu_count(value), _tasks_of_node(counts)
     if not count or not tasks or int(count) % tasks:
         return {}
     return {"gpus": float(int(count) // tasks)}
 
 
-def _gpus_of_task(value: str, _: Mapping[str, str]) -> dict[str, object]:
+def _gpus_of_task(value: str, _: job_fields.TaskCounts) -> dict[str, object]:
     found = slurm_options.gpu_count(value)
     return {"gpus": float(found)} if found else {}
 
 
-def _memory(value: str, written: Mapping[str, str]) -> dict[str, object]:
+def _memory(value: str, counts: job_fields.TaskCounts) -> dict[str, object]:
     """Return the memory of a task: its share of its node's, where several are said to be there."""
-    found, tasks = slurm_options.memory_amount(value), _tasks_of_node(written)
+    found, tasks = slurm_options.memory_amount(value), _tasks_of_node(counts)
     if not found or not tasks:
         return {}
     if tasks > 1:
-        found = f"{quantities.parse_memory(found) // tasks // 1024}Ki"
+        kibibytes = quantities.parse_memory(found) // tasks // 1024
+        found = f"{kibibytes}Ki" if kibibytes % 1024 else f"{kibibytes // 1024}Mi"
     return {"memory": found}
 
 
-def _time(value: str, _: Mapping[str, str]) -> dict[str, object]:
+def _time(value: str, _: job_fields.TaskCounts) -> dict[str, object]:
     """Return the time limit; a bare number is minutes to sbatch."""
     return {"time_limit": f"{value}m" if _NUMBER.fullmatch(value) else value} if value else {}
 
 
-def _array(value: str, _: Mapping[str, str]) -> dict[str, object]:
+def _array(value: str, _: job_fields.TaskCounts) -> dict[str, object]:
     """Return the elements of an array; a number alone is an index to sbatch."""
     problems: list[str] = []
     indexes, percent, limit = value.partition("%")
@@ -278,7 +313,7 @@ def _array(value: str, _: Mapping[str, str]) -> dict[str, object]:
     return {"array": found.number, "indexes": found.indexes, "parallelism": found.at_once}
 
 
-def _name(value: str, _: Mapping[str, str]) -> dict[str, object]:
+def _name(value: str, _: job_fields.TaskCounts) -> dict[str, object]:
     """Return the job's name, if it can be one here."""
     return {"name": value} if re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", value) else {}
 
@@ -287,18 +322,15 @@ def _plain(name: str) -> "_Translation":
     return lambda value, _: {name: value} if value else {}
 
 
-_Translation = Callable[[str, Mapping[str, str]], dict[str, object]]
+_Translation = Callable[[str, job_fields.TaskCounts], dict[str, object]]
 _TRANSLATED: Mapping[str, _Translation] = MappingProxyType(
     {
         "job-name": _name,
         "partition": _plain("queue"),
-        "ntasks": _count,
-        "nodes": _count,
-        "ntasks-per-node": _count,
         "cpus-per-task": _plain("cpus"),
         "gpus-per-task": _gpus_of_task,
         "gres": _gpus,
-        "gpus": _gpus,
+        "gpus": _gpus_of_job,
         "gpus-per-node": _gpus,
         "mem": _memory,
         "time": _time,

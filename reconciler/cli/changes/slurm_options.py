@@ -11,7 +11,7 @@ _GPUS = re.compile(r"(gpu:)?(?P<count>\d+)")
 _MEMORY = re.compile(r"(?P<amount>\d*[1-9]\d*)(?P<unit>[KMGT]?)B?", re.IGNORECASE)
 _CONDITIONS = frozenset({"afterok", "afterany", "afternotok"})
 #: With more tasks than nodes, amounts of a node are not those of a task.
-_TASKS = frozenset({"--ntasks", "--tasks", "-n", "--max", "--ntasks-per-node", "--tasks-per-node"})
+_TASKS = re.compile(r"(--n?tasks|--max|--n?tasks-per-node)(=.*)?|-n.*")
 
 
 class _Alias(NamedTuple):
@@ -90,7 +90,7 @@ def translated(words: list[str], options: Iterable[Any]) -> list[str]:
     known = list(options)
     flags = {name for one in known if getattr(one, "is_flag", False) for name in one.opts}
     there = {name for one in known for name in one.opts}
-    has_tasks = any(word.partition("=")[0] in _TASKS for word in words)
+    has_tasks = any(_TASKS.fullmatch(word) for word in words)
     found, told, left = list[str](), list[str](), list(words)
     while left and left[0].startswith("-") and left[0] not in {"-", "--"}:
         word = left.pop(0)

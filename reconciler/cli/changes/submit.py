@@ -215,7 +215,9 @@ def submit(
         script = submit_options.embedded_script(at, arguments, read_input, behind=behind)
         if script is None and command_files.is_here(chdir, code, image):
             command_files.check("submit", arguments)
-        sizes = job_fields.sizes(nodes, tasks, per_node, most)
+        counts = job_fields.GivenCounts(nodes, tasks, per_node, most)
+        counts = sbatch_lines.with_lines(script or "", counts, others=ignore_sbatch)
+        sizes = job_fields.sizes(counts)
         problems: list[str] = []
         elements = submit_options.parse_array(array, problems)
         given = job_fields.GivenFields(

@@ -110,7 +110,7 @@ def run(
     run_terminal.require_terminal(command, pty=pty)
     if command_files.is_here(chdir, code, image):
         command_files.check("run", command)
-    sizes = job_fields.sizes(nodes, tasks, per_node)
+    sizes = job_fields.sizes(job_fields.GivenCounts(nodes, tasks, per_node))
     given = job_fields.GivenFields(
         *(depends, chdir, image, attempts, priority_number, pools, hold, exclusive, output, error),
         *(hosts, excluded, begin, deadline),

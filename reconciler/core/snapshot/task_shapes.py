@@ -206,6 +206,8 @@ class Shapes:
                 *key,
                 tuple([(group.inner_required, group.inner_preferred) for group in spec.groups]),
             )
+        if any(group.tasks_per_node for group in spec.groups):
+            key = (*key, "nodes", tuple([group.tasks_per_node for group in spec.groups]))
         known = self._known
         form = known.forms.get(key)
         if form is None:

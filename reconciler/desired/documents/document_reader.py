@@ -40,6 +40,7 @@ EXECUTION_FIELDS = (
     "nodeSelector",
     "min",
     "max",
+    "tasksPerNode",
     "topology",
     "affinity",
     "tolerations",

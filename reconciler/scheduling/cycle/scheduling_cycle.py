@@ -252,7 +252,7 @@ class SchedulingCycle(actions.Actions):
             for task in placement.tasks
         )
         needed = partial_gangs.lacking(shape, present, claim.missing[progress.grown :])
-        chosen = needed or claim.missing[progress.grown : progress.grown + 1]
+        chosen = needed or partial_gangs.next_up(shape, present, claim.missing[progress.grown :])
         cpu = memory = gpu = 0
         for group, _ in chosen:
             amounts = shape.groups[group].amounts

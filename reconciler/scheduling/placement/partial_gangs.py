@@ -3,6 +3,8 @@
 Holdings come in; a room learns what comes free, and gangs that can't go on are told to leave.
 """
 
+from collections import Counter
+
 import numpy as np
 
 from reconciler.scheduling.decisions import EvictionDecision, Placement
@@ -48,6 +50,19 @@ def lacking(
             have[group] += 1
             found.append((group, index))
     return tuple(found)
+
+
+def next_up(
+    shape: snapshots.Shape,
+    present: request.Present,
+    missing: tuple[tuple[int, int], ...],
+) -> tuple[tuple[int, int], ...]:
+    """Of the missing tasks beyond the minimum those that join next: one, or all of a new node."""
+    group = missing[0][0]
+    tasks = shape.groups[group].per_node
+    held = Counter(task.node for task in present if task.group == group)
+    count = tasks if tasks and all(there == tasks for there in held.values()) else 1
+    return tuple(one for one in missing[:count] if one[0] == group)
 
 
 def broken_up(

@@ -150,6 +150,7 @@ def shape_text(situation: snapshots.Snapshot, shape: snapshots.Shape) -> str:
         task_text(situation, group)
         if group.least == 1 and len(shape.groups) == 1
         else f"{group.least} task{'s' if group.least > 1 else ''} of {task_text(situation, group)}"
+        + (f", {group.per_node} on each node" if group.per_node else "")
         for group in shape.groups
     )
 

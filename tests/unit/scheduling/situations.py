@@ -271,6 +271,7 @@ class Situation:
         fixed: bool = False,
         exclusive: bool = False,
         near_groups: tuple[str, ...] = (),
+        per_node: int = 0,
     ) -> Situation:
         """Add a job that waits, or, with ``on``, has each task of element 0 on these nodes.
 
@@ -302,6 +303,7 @@ class Situation:
             fixed=fixed,
             exclusive=exclusive,
             near_groups=near_groups,
+            per_node=per_node,
         )
         if on:
             self._place(job, on, devices, leaving=leaving, leaving_for=leaving_for)

@@ -264,6 +264,16 @@ def test_what_grows_preempts_lower_priority_of_its_queue() -> None:
     assert [(e.job, e.tasks) for e in decisions.evictions] == [("low", ((0, 1),))]
 
 
+def test_an_elastic_job_grows_by_nodes_of_as_many_tasks_as_it_asks_for() -> None:
+    """The node with one of two tasks is filled first; a node with room for one is not taken."""
+    s = Situation().queue("main")
+    for name, gpu in (("a", 2), ("b", 2), ("c", 2), ("d", 1)):
+        s.node(name, gpu=gpu)
+    s.job("elastic", gpu=1, tasks=8, least=2, per_node=2, on=("a", "a", "b"))
+    grown = [(t.index, "abcd"[t.node]) for one in s.decide().placements for t in one.tasks]
+    assert grown == [(3, "b"), (4, "c"), (5, "c")]
+
+
 def test_work_that_fits_nowhere_else_stays_and_other_work_moves() -> None:
     s = Situation().node("x", gpu=4).node("y", gpu=4).queue("main", guaranteed=2)
     s.job("full", gpu=3, on=("x",)).job("small", gpu=1, movable=True, on=("y",))

@@ -5,13 +5,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import typer
 import yaml
 
 from reconciler import package_data
 from reconciler.cli import main, terminal
-from reconciler.cli.changes import sbatch_lines
+from reconciler.cli.changes import job_fields, sbatch_lines
 from reconciler.operations.changes import job_document
 
 SCHEMA = json.loads((package_data.checkout() / "schemas/job.json").read_text())
@@ -149,17 +150,25 @@ def test_lines_of_a_script_become_options_or_are_named(
         ("-N2 -n4", {"count": 4, "tasks_per_node": 2}),
         ("-N2 -n4 --ntasks-per-node=8", {"count": 4, "tasks_per_node": 2}),
         ("-n4 --ntasks-per-node=2", {"count": 4, "tasks_per_node": 2}),
-        ("-N4 -n5", {"count": None, "tasks_per_node": None}),
-        ("-N1-4", {"count": None, "tasks_per_node": None}),
+        ("-N2 -n6 --ntasks-per-node=2", {"count": 6, "tasks_per_node": 3}),
+        ("-N4 -n5", {"count": 5, "tasks_per_node": None}),
+        ("-N1-4 -n2", {"count": 2, "tasks_per_node": None}),
+        ("-N0", {"count": None, "tasks_per_node": None}),
+        ("-N2-2", {"count": 2, "tasks_per_node": 1}),
         ("-n 8", {"count": 8, "tasks_per_node": None}),
         ("--gpus-per-task=2 -n 8", {"gpus": 2.0, "count": 8}),
         # of a model, which no option here asks for
         ("--gpus-per-task=a100:2 -n 8", {"gpus": None, "count": 8}),
         ("--gres=gpu:a100:2", {"gpus": None}),
         # of a node, which its tasks share
-        ("-N 2 -n 8 --gres=gpu:4 --mem=8G", {"gpus": 1.0, "memory": "2097152Ki", "count": 8}),
+        ("-N 2 -n 8 --gres=gpu:4 --mem=8G", {"gpus": 1.0, "memory": "2048Mi", "count": 8}),
         ("-N 2 -n 8 --gres=gpu:2", {"gpus": None, "count": 8}),
         ("-n 8 --gres=gpu:4 --mem=8G", {"gpus": None, "memory": None, "count": 8}),
+        # of the whole job
+        ("-N 2 -n 4 --gpus=4", {"gpus": 1.0}),
+        ("-n 4 -G 4", {"gpus": 1.0}),
+        ("-G 4", {"gpus": 4.0}),
+        ("-N 2 -G 3", {"gpus": None}),
         ("-N 2 --gres=gpu:4 --mem=8G", {"gpus": 4.0, "memory": "8Gi", "count": 2}),
         ("--array=1-9", {"array": None, "indexes": "1-9"}),
         ("--array=7", {"array": None, "indexes": "7"}),  # an index, and not seven elements
@@ -174,9 +183,75 @@ def test_lines_of_a_script_become_options_or_are_named(
     ],
 )
 def test_options_of_sbatch(lines: str, expected: dict[str, Any]) -> None:
-    options = job_document.JobOptions("j", ("job.sh",), script=f"#!/bin/sh\n#SBATCH {lines}\n")
-    found = sbatch_lines.fill(options, named=False, others=True)
+    found = _filled(lines, UNSAID, others=True)
     assert {name: getattr(found, name) for name in expected} == expected
+
+
+UNSAID = job_fields.GivenCounts(None, None, None)
+
+
+def _filled(
+    lines: str, given: job_fields.GivenCounts, *, others: bool = False
+) -> job_document.JobOptions:
+    """The options of a job of a script with these lines and a command line that says this."""
+    script = f"#!/bin/sh\n#SBATCH {lines}\n"
+    sizes = job_fields.sizes(sbatch_lines.with_lines(script, given, others=others))
+    options = job_document.JobOptions(
+        "j",
+        ("job.sh",),
+        script=script,
+        count=sizes.tasks,
+        most=given.most,
+        tasks_per_node=sizes.per_node,
+    )
+    return sbatch_lines.fill(options, named=False, others=others)
+
+
+@pytest.mark.parametrize(
+    ("lines", "given", "expected"),
+    [
+        ("-N2", {"tasks": 4}, (4, 2, None)),
+        ("-N2 --ntasks-per-node=2", {"nodes": 4}, (8, 2, None)),
+        ("-N2 -n4 --gres=gpu:4", {"nodes": 1}, (4, 4, 1.0)),
+        ("-N2 -n4 --gres=gpu:4", {"nodes": 4}, (4, 1, 4.0)),
+        ("-N1-3", {"nodes": 2}, (2, 1, None)),
+        ("-N4 -n5", {"tasks": 8}, (8, 2, None)),
+        ("-N2 -n4 --ntasks-per-node=2", {"most": 8}, (None, 2, None)),
+        ("-N2 -n4", {"tasks": 2, "per_node": 1}, (2, 1, None)),
+    ],
+)
+def test_numbers_of_tasks_are_those_of_the_command_line_and_else_of_the_script(
+    lines: str, given: dict[str, int], expected: tuple[int | None, int | None, float | None]
+) -> None:
+    found = _filled(lines, UNSAID._replace(**given))
+    assert (found.count, found.tasks_per_node, found.gpus) == expected
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ("-N 1-3", "#SBATCH --nodes=1-3: expected a whole number from 1"),
+        ("-N0", "#SBATCH --nodes=0: expected a whole number from 1"),
+        ("-N4 -n5", "--tasks 5 can't be shared evenly by --nodes 4"),
+    ],
+)
+def test_numbers_of_tasks_in_a_script_that_can_not_be_are_refused(
+    lines: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit) as ended:
+        _filled(lines, UNSAID)
+    assert ended.value.exit_code == terminal.USAGE
+    assert told in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_script_that_starts_mpi_by_itself_is_told_how(capsys: pytest.CaptureFixture[str]) -> None:
+    options = job_document.JobOptions("j", ("job.sh",), script="#!/bin/sh\nmpirun ./a\n")
+    for count, framework in ((1, None), (2, "mpi")):
+        given = msgspec.structs.replace(options, count=count, framework=framework)
+        sbatch_lines.fill(given, named=False)
+    assert not capsys.readouterr().err
+    sbatch_lines.fill(msgspec.structs.replace(options, count=2), named=False)
+    assert "--framework mpi" in capsys.readouterr().err
 
 
 def test_the_array_of_the_command_line_counts() -> None:
@@ -188,9 +263,7 @@ def test_the_array_of_the_command_line_counts() -> None:
 
 def test_what_is_not_taken_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     lines = ["-N 2 -n 8 --gres=gpu:2", "--array=9-1", "--nice", "'", "word"]
-    script = "".join(f"#SBATCH {line}\n" for line in lines)
-    options = job_document.JobOptions("j", ("job.sh",), script=f"#!/bin/sh\n{script}")
-    assert sbatch_lines.fill(options, named=False, others=True).gpus is None
+    assert _filled("\n#SBATCH ".join(lines), UNSAID, others=True).gpus is None
     said = " ".join(capsys.readouterr().err.split())
     assert "change nothing: --gres=gpu:2, --array=9-1, --nice, ', word" in said
 
@@ -202,8 +275,7 @@ def test_what_is_not_taken_is_named(capsys: pytest.CaptureFixture[str]) -> None:
         ("--switches=1", "--switches=1"),
         ("--mem-per-cpu=4G", "--mem-per-cpu=4G"),
         ("--constraint=a100", "--constraint=a100"),
-        ("-N 2 -n 4 --gpus-per-node=1", "--gpus-per-node=1"),
-        ("-N 4 -n 5", "--nodes=4, --ntasks=5"),
+        ("-n 4 --gpus-per-node=2", "--gpus-per-node=2"),
         ("--gres=gpu:a100:2", "--gres=gpu:a100:2"),
         ("--nobody-knows=this", "--nobody-knows=this"),
         ("--mail-type=END --comment=x -q normal", ""),
@@ -213,12 +285,11 @@ def test_what_is_not_taken_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_a_job_would_go_wrong_without_is_refused(
     line: str, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = job_document.JobOptions("j", ("job.sh",), script=f"#!/bin/sh\n#SBATCH {line}\n")
     if not told:
-        assert sbatch_lines.fill(options, named=False).framework == "slurm"
+        assert _filled(line, UNSAID).framework == "slurm"
         return
     with pytest.raises(typer.Exit) as left:
-        sbatch_lines.fill(options, named=False)
+        _filled(line, UNSAID)
     assert left.value.exit_code == terminal.USAGE
     said = " ".join(capsys.readouterr().err.split())
     assert f"no option does the same as {told}, and" in said

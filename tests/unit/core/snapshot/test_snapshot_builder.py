@@ -2,7 +2,9 @@
 
 from typing import Any
 
+import msgspec
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -214,3 +216,40 @@ def test_a_thousand_alike_jobs_are_one_line_of_one_shape() -> None:
     )
     assert len(made.snapshot.lines) == len(made.snapshot.shapes) == 1
     assert len(made.snapshot.lines[0].claims) == 1000
+
+
+#: What could be asked for instead, field by field of a group.
+OTHERWISE: dict[str, Any] = {
+    "name": "other",
+    "count": 6,
+    "resources": Resources(2500, GI, 1000),
+    "minimum": 2,
+    "devices": 2,
+    "gpu_memory_bytes": 3 * GI,
+    "mig_profile": "1g.10gb",
+    "topology": desired.TopologyConstraint(slice_size=2, slice_level="rack"),
+    "inner_required": "numa",
+    "inner_preferred": "numa",
+    "tasks_per_node": 2,
+}
+#: What a task executes: where it fits does not depend on it.
+EXECUTED = {"command", "script", "environment", "arguments"}
+
+
+@pytest.mark.parametrize("field", OTHERWISE)
+def test_jobs_that_ask_for_something_else_have_a_shape_of_their_own(field: str) -> None:
+    """Also where they wait, or have waited, beside those that ask for the same but for that."""
+    group = desired.TaskGroup("main", 4, Resources(2000, GI, 1000), ("true",))
+    other = msgspec.structs.replace(group, **{field: OTHERWISE[field]})
+    world = World(nodes=2, cpu=1)
+    world.commit(job("a", groups=(group,)), job("b", groups=(other,)), job("c", groups=(group,)))
+    world.cycle()
+    wanted = desired.Desired(world.generation, world.structure, dict(world.jobs))
+    context = cycle_context.CycleContext(wanted, world.memory.observed((), {}), world.now)
+    made = snapshot_builder.build(context, wanted, world.now).snapshot
+    shape_of = {claim.job: line.shape for line in made.lines for claim in line.claims}
+    assert shape_of["a"] == shape_of["c"] != shape_of["b"]
+
+
+def test_all_that_a_group_asks_for_is_looked_at() -> None:
+    assert {*OTHERWISE, *EXECUTED} == set(desired.TaskGroup.__struct_fields__)
