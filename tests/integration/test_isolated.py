@@ -27,6 +27,7 @@ pytestmark = [
 
 SPEC = """\
   framework: mpi
+  tasksPerNode: 1
   count: 2
   resources: {{cpu: 3}}
   environment: {{OMPI_ALLOW_RUN_AS_ROOT: "1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM: "1"}}

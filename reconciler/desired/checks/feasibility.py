@@ -28,7 +28,7 @@ _Pairs = tuple[tuple[str, str], ...]
 
 #: The rules of what is said of work that could not start as things stand.
 RULES = entitlements.RULES | {
-    *("never-fits", "never-in-reservation", "unknown-pool", "unknown-host", "grace-cut"),
+    *("never-fits", "never-in-reservation", "unknown-pool", "unknown-host", "grace-cut", "mpi-tasks"),
 }
 #: The most users and queues that are named of whom a reservation is for.
 WHOM_SHOWN = 3
@@ -79,6 +79,7 @@ class Fitting:
             *(entitlements.smallest(beyond) if beyond else ()),
             quota,
             self._kept(job),
+            _crowded(job),
         ]
         return [one for one in found if one is not None] + self._cut(job)
 
@@ -242,6 +243,19 @@ class Fitting:
             elif not pool.nodes:
                 reason = "it has no nodes"
             yield pool.name, reason
+
+
+def _crowded(job: desired.Job) -> Fault | None:
+    """Return a warning if tasks of an MPI job may share a node, where one of them does it all."""
+    if job.framework != "mpi":
+        return None
+    if all(group.count == 1 or group.tasks_per_node == 1 for group in job.groups):
+        return None
+    message = (
+        "tasks of this MPI job may share a node, and the first of them there runs all processes "
+        "with what it alone asked for: write tasksPerNode: 1, and resources for a whole node's work"
+    )
+    return Fault("mpi-tasks", message, ("spec", "framework"), severity="warning")
 
 
 def _never_fits(message: str) -> Fault:
