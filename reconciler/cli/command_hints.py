@@ -211,8 +211,8 @@ OPTION_ADVICE: dict[str, str] = {
     "--mem-per-gpu": "--memory is that of one task",
     "--constraint": "for nodes with a label: --set nodeSelector.LABEL=VALUE",
     "-C": "for nodes with a label: --set nodeSelector.LABEL=VALUE",
-    "--wait": "to wait for the end: muster run, or muster wait JOB",
-    "-W": "to wait for the end: muster run, or muster wait JOB",
+    "--wait": "to wait for the end: muster submit --wait, muster run, or muster wait JOB",
+    "-W": "to wait for the end: muster submit --wait, muster run, or muster wait JOB",
     "--parsable": "choose the name of the job: --name NAME",
     "-d": "dependencies are for jobs: muster submit --depends",
     **dict.fromkeys(

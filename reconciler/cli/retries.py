@@ -60,7 +60,7 @@ class Patient:
         #: How often the controller has come back.
         self._returned = 0
 
-    def get(self, path: str, **query: str | float | None) -> Json:
+    def get(self, path: str, **query: str | float | list[str] | None) -> Json:
         """Return the JSON of a GET.
 
         Raises:

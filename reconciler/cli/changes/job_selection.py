@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from reconciler.cli import completion, context, lazy_import, terminal
+from reconciler.cli.waiting import job_wait
 from reconciler.model.state import states
 from reconciler.model.values import found_values, suggestions
 
@@ -20,9 +21,7 @@ else:
 
 Json = Any
 
-#: The state of a job that is submitted and not in git yet; the controller lists these first.
-SUBMITTING = "Submitting"
-STATES = (SUBMITTING, *(state.value for state in states.JobState))
+STATES = (job_wait.SUBMITTING, *(state.value for state in states.JobState))
 #: The most names that the controller searches for; of more, all jobs are read.
 NAMES_MAX = 64
 
@@ -95,9 +94,11 @@ def read(
         names: of jobs, some with wildcards; empty: all.
         most: the most jobs to read; None: all.
     """
-    if query.get("state") == SUBMITTING:  # those come with any page, and no record has the state
+    if (
+        query.get("state") == job_wait.SUBMITTING
+    ):  # those come with any page, and no record has the state
         page = api.get("/v1/jobs", **{**query, "state": None, "limit": 1})
-        items = [one for one in page["items"] if one["state"] == SUBMITTING]
+        items = [one for one in page["items"] if one["state"] == job_wait.SUBMITTING]
     else:
         items = api.items("/v1/jobs", most=most, **query)
     if len(names) > NAMES_MAX:  # the controller was not asked for them

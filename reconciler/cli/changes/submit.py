@@ -24,6 +24,7 @@ from reconciler.cli.changes import (
     submit_options,
     submit_surroundings,
 )
+from reconciler.cli.waiting import submit_wait
 
 if TYPE_CHECKING:
     from reconciler.operations.changes import (
@@ -174,6 +175,7 @@ def submit(
             "--ignore-sbatch", help="Submit though #SBATCH lines ask for what nothing here does."
         ),
     ] = False,
+    wait: submit_wait.Wait = False,
     dry_run: DryRun = False,
     clone: Clone = None,
     with_local: WithLocal = False,
@@ -188,6 +190,9 @@ def submit(
     (--name to --set) come first; YAML files describe themselves. A submission is a commit: in your
     clone, or by the controller.
 
+    With --wait the exit code is that of the job, of several the highest: the codes of muster run.
+    Ctrl-C leaves the job running.
+
     Example: muster submit jobs/train.yaml jobs/evaluate.yaml
 
     Example: muster submit --code . --gpus 1 --time 2h -- python3 train.py
@@ -199,6 +204,8 @@ def submit(
     Example: muster submit --min 2 --max 8 --gpus 1 -- python3 elastic.py
 
     Example: muster submit --array 0-99%10 --dry-run -- ./sweep.sh
+
+    Example: muster submit --wait --gpus 1 ./train.sh && muster submit ./evaluate.sh
     """
     if not arguments:
         terminal.fail(
@@ -268,12 +275,19 @@ def submit(
         if not dry_run:
             packed.send(server, token_file, context.identity(clone))
     with submit_options.report_unread_input() if is_command else contextlib.nullcontext():
-        _submit(
+        to = target(Place(clone, server, token_file, with_local))
+        ends = None
+        if wait and not dry_run:
+            ends = submit_wait.JobsToAwait(submissions, to, (server, token_file))
+        results = _submit(
             submissions,
-            target(Place(clone, server, token_file, with_local)),
+            to,
             dry_run=dry_run,
             problem=submit_options.name_option if is_command else str,
         )
+    if ends is not None:
+        there = {one.name for one in results if change_requests.is_submitted(one)}
+        raise typer.Exit(ends.end([one.name for one in results], there))
 
 
 def _from_files(
@@ -303,7 +317,7 @@ def _submit(
     *,
     dry_run: bool,
     problem: Callable[[str], str],
-) -> None:
+) -> list[change_requests.ChangeResult]:
     results = make_changes(list(submissions), to, dry_run=dry_run, problem=problem)
     if dry_run:
         texts = [
@@ -320,6 +334,7 @@ def _submit(
     exit_if_withheld(results)
     if any(one.but for one in results):
         raise typer.Exit(terminal.ERROR)
+    return results
 
 
 def report_change(

@@ -96,7 +96,7 @@ def is_command(words: list[str], read_input: Callable[[], bytes]) -> bool:
 
 #: Parameters of `submit` that are not options of the job.
 _OF_THE_SUBMISSION = frozenset(
-    {"arguments", "dry_run", "clone", "with_local", "server", "token_file"}
+    {"arguments", "wait", "dry_run", "clone", "with_local", "server", "token_file"}
 )
 
 

@@ -3,7 +3,8 @@
 import typer
 
 from reconciler.cli import array_elements, common_options, context, retries, terminal
-from reconciler.cli.jobs import run, wait
+from reconciler.cli.jobs import run
+from reconciler.cli.waiting import job_wait
 
 
 def register(app: typer.Typer) -> None:
@@ -30,8 +31,8 @@ def attach(
         try:
             code = run.attend(retries.Patient(api, answered=True), name)
         except KeyboardInterrupt:
-            terminal.note(wait.continues_text([name]))
+            terminal.note(job_wait.continues_text([name]))
             raise typer.Exit(130) from None
-        except (retries.GoneError, wait.VanishedError, wait.ImpossibleError) as error:
+        except (retries.GoneError, job_wait.VanishedError, job_wait.ImpossibleError) as error:
             terminal.fail(f"{name}: {error}", terminal.MUSTER_FAILED)
     raise typer.Exit(code)

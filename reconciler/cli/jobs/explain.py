@@ -10,7 +10,8 @@ import typer
 
 from reconciler.cli import array_elements, common_options, context, reason_order, terminal
 from reconciler.cli.cluster import inspect_commands
-from reconciler.cli.jobs import explain_elements, explain_start, job_list, run_status, show_usage
+from reconciler.cli.jobs import explain_elements, job_list, show_usage
+from reconciler.cli.waiting import explain_start, run_status
 from reconciler.model.values import found_values, quantities, times
 
 Json = Any

@@ -20,7 +20,7 @@ import typer
 
 from reconciler.cli import context, interrupts, lazy_import, retries, terminal
 from reconciler.cli.changes import submit, submit_options
-from reconciler.cli.jobs import wait
+from reconciler.cli.waiting import job_wait
 from reconciler.model.rules import past_runs
 
 if TYPE_CHECKING:
@@ -76,14 +76,14 @@ def carry_through(
         return leaving.at_once(options.name)
     except change_requests.ChangeError as error:
         return leaving.without_a_job(options.name, error)
-    except wait.VanishedError as refusal:
+    except job_wait.VanishedError as refusal:
         terminal.note(str(refusal))
         return leaving.status(terminal.MUSTER_FAILED)
-    except wait.NotAppliedError:
+    except job_wait.NotAppliedError:
         rest = f"muster wait {options.name}, or muster cancel {options.name}"
         terminal.note(f"{options.name} starts once the commit is applied: {rest}")
         return terminal.MUSTER_FAILED
-    except wait.ImpossibleError as impossible:
+    except job_wait.ImpossibleError as impossible:
         terminal.note(f"{options.name} can't start: {impossible}")
         return leaving.give_up(options.name, "it could never start", terminal.MUSTER_FAILED)
     except BrokenPipeError:  # a local command would be ended as well
@@ -95,10 +95,10 @@ def carry_through(
             raise
         terminal.drop_stdout()
         problem = f"the output can't be written here: {error.strerror}"
-        terminal.note(f"muster: {problem}; {wait.continues_text([options.name])}")
+        terminal.note(f"muster: {problem}; {job_wait.continues_text([options.name])}")
         return terminal.MUSTER_FAILED
     except retries.GoneError as error:
-        terminal.note(f"muster: {error}; {wait.continues_text([options.name])}")
+        terminal.note(f"muster: {error}; {job_wait.continues_text([options.name])}")
         return terminal.MUSTER_FAILED
     except typer.Exit:
         if leaving.asks_nobody:
@@ -171,7 +171,7 @@ def _found_there(name: str, server: str | None, token_file: str | None) -> str:
             if error.status != 404:  # 404: in git, but not read by the controller yet
                 raise
             job = {"state": ""}
-    if job["state"] in wait.FINISHED:
+    if job["state"] in job_wait.FINISHED:
         again = ""
         if not job["removed"]:
             again = past_runs.again_text(name, is_removed=False, then=f"muster wait {name}")
@@ -312,7 +312,7 @@ class JobLeaving:
         if self._leaves_job:
             before = self._stage is _Stage.ATTACHED
             why = "; it existed before this command" if before else ""
-            terminal.note(f"{wait.continues_text([name])}{why}")
+            terminal.note(f"{job_wait.continues_text([name])}{why}")
             return 128 + self._signal
         if not self._cancelled.is_set():
             terminal.note(f"{name} may still run: muster cancel {name}")
@@ -323,7 +323,7 @@ class JobLeaving:
     def give_up(self, name: str, reason: str, code: int) -> int:
         """Cancel the job if this command submitted it. Return the exit code."""
         if self._stage is _Stage.ATTACHED:
-            terminal.note(f"{wait.continues_text([name])}; it existed before this command")
+            terminal.note(f"{job_wait.continues_text([name])}; it existed before this command")
             return code
         return code if self._cancel(reason) else terminal.MUSTER_FAILED
 

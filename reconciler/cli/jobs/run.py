@@ -18,7 +18,8 @@ from reconciler.cli.changes import (
     submit_options,
     submit_surroundings,
 )
-from reconciler.cli.jobs import followed_job, run_output, run_status, run_terminal, wait
+from reconciler.cli.jobs import followed_job, run_output, run_terminal
+from reconciler.cli.waiting import job_wait, run_status
 
 if TYPE_CHECKING:
     from reconciler.operations.changes import job_document, submit_folder
@@ -153,15 +154,17 @@ def run(
 
 def attend(api: retries.Patient, name: str) -> int:
     """Print the job's output as it comes. Return its exit code at the end."""
-    job = wait.wait_until(api, name, lambda item: item["state"] not in NOT_STARTED, give_up=True)
+    job = job_wait.wait_until(
+        api, name, lambda item: item["state"] not in NOT_STARTED, give_up=True
+    )
     first = min((one["task"] for one in job["attempts"]), key=run_status.place_of, default="")
-    if job["state"] in wait.FINISHED and not first:
+    if job["state"] in job_wait.FINISHED and not first:
         terminal.note(f"{name} {job['state']}: {job['message'] or 'no task has run'}")
         return run_status.status_of(job)
     output = run_output.RunOutput(api, name)
-    if job["state"] not in wait.FINISHED or first in _begun(job):
+    if job["state"] not in job_wait.FINISHED or first in _begun(job):
         output.follow(first)
-    job = wait.wait_until(api, name, lambda item: item["state"] in wait.FINISHED)
+    job = job_wait.wait_until(api, name, lambda item: item["state"] in job_wait.FINISHED)
     begun = _begun(job)
     if first in begun:
         output.finish(first)

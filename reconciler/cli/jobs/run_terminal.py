@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from reconciler.cli import lazy_import, retries, terminal
 from reconciler.cli.interactive import local_terminal, remote_command
-from reconciler.cli.jobs import wait
+from reconciler.cli.waiting import job_wait
 
 if TYPE_CHECKING:
     from reconciler.operations.client import api_client, endpoints, session_connection
@@ -86,8 +86,8 @@ def attend(
     Raises:
         ImpossibleError: the command can't be run in it.
     """
-    job = wait.wait_until(api, name, _is_ready, give_up=True)
-    if job["state"] in wait.FINISHED:
+    job = job_wait.wait_until(api, name, _is_ready, give_up=True)
+    if job["state"] in job_wait.FINISHED:
         return None
     place = session_connection.SessionPlace(name)
     argv = ("sh", "-c", _SESSION, "muster-terminal", *command)
@@ -95,14 +95,14 @@ def attend(
     try:
         code = remote_command.attend(plain, endpoint, wanted)
     except (api_client.ApiError, session_connection.StartRefusal) as error:
-        raise wait.ImpossibleError(str(error)) from None
+        raise job_wait.ImpossibleError(str(error)) from None
     if code == remote_command.LOST:
         return code
-    job = wait.wait_until(api, name, lambda item: item["state"] in wait.FINISHED)
+    job = job_wait.wait_until(api, name, lambda item: item["state"] in job_wait.FINISHED)
     return code if job["state"] in {"Succeeded", "Failed"} else None
 
 
 def _is_ready(job: Json) -> bool:
     """Return True if a task of a job runs, or the job has ended."""
     runs = any(attempt["state"] == "Running" for attempt in job["attempts"])
-    return runs or job["state"] in wait.FINISHED
+    return runs or job["state"] in job_wait.FINISHED

@@ -13,7 +13,8 @@ from reconciler.cli import (
     reason_order,
     terminal,
 )
-from reconciler.cli.jobs import explain_start, job_list, show_usage
+from reconciler.cli.jobs import job_list, show_usage
+from reconciler.cli.waiting import explain_start
 
 if TYPE_CHECKING:
     from reconciler.operations.client import api_client

@@ -21,8 +21,9 @@ from reconciler.cli.changes import (
     submit_surroundings,
 )
 from reconciler.cli.interactive import port_forward
-from reconciler.cli.jobs import followed_job, run, run_status, wait
+from reconciler.cli.jobs import followed_job, run
 from reconciler.cli.notebook import notebook_server, notebook_visit
+from reconciler.cli.waiting import job_wait, run_status
 from reconciler.model.rules import past_runs
 from reconciler.model.values import addresses
 
@@ -209,7 +210,7 @@ def _open_again(
     """Show Jupyter of a job that runs, until this command is left. Return the exit code."""
     with context.controller(*place) as api:
         job = api.get(f"/v1/jobs/{name}")["job"]
-        if job["state"] in wait.FINISHED:
+        if job["state"] in job_wait.FINISHED:
             again = past_runs.again_text(
                 name, is_removed=job["removed"], then=f"muster notebook {name}"
             )
@@ -228,7 +229,7 @@ def _open_again(
         )
         try:
             return _told(visit.run())
-        except (wait.ImpossibleError, wait.VanishedError, retries.GoneError) as error:
+        except (job_wait.ImpossibleError, job_wait.VanishedError, retries.GoneError) as error:
             terminal.fail(f"{name}: {error}", terminal.MUSTER_FAILED)
 
 

@@ -20,8 +20,8 @@ from reconciler.cli.interactive import (
     port_forward,
     remote_command,
 )
-from reconciler.cli.jobs import wait
 from reconciler.cli.notebook import notebook_server
+from reconciler.cli.waiting import job_wait
 
 if TYPE_CHECKING:
     from reconciler.operations.client import api_client, endpoints, session_connection
@@ -78,15 +78,15 @@ class NotebookVisit:
             ImpossibleError: it can't be reached.
         """
         while True:
-            job = wait.wait_until(self._patient, self._name, _is_ready, give_up=True)
+            job = job_wait.wait_until(self._patient, self._name, _is_ready, give_up=True)
             attempts = _running(job)
-            if job["state"] in wait.FINISHED:
+            if job["state"] in job_wait.FINISHED:
                 return job
             server = self._look()
             number = self._left if server is None else self._serve(server, attempts)
             if number:
                 self._leave(number)
-                return wait.wait_until(self._patient, self._name, _is_over)
+                return job_wait.wait_until(self._patient, self._name, _is_over)
 
     def _look(self) -> notebook_server.NotebookServer | None:
         """Return the server once it listens; None if the try or this command is over."""
@@ -102,10 +102,10 @@ class NotebookVisit:
         try:
             code = remote_command.attend(self._api, self._endpoint, look, streams)
         except session_connection.StartRefusal as refusal:
-            raise wait.ImpossibleError(str(refusal)) from None
+            raise job_wait.ImpossibleError(str(refusal)) from None
         except api_client.ApiError as error:
             if error.status != 409:  # it does not run any more
-                raise wait.ImpossibleError(str(error)) from None
+                raise job_wait.ImpossibleError(str(error)) from None
             return None
         if code == 0:
             try:
@@ -118,12 +118,12 @@ class NotebookVisit:
         if code in _SIGNALS:
             self._left = _SIGNALS[code]
         elif code == notebook_server.LATE:
-            raise wait.ImpossibleError(
+            raise job_wait.ImpossibleError(
                 f"Jupyter has not begun to listen within {notebook_server.LISTEN_S} s; see muster "
                 f"logs {self._name}"
             )
         elif code == notebook_server.NOT_ONE:
-            raise wait.ImpossibleError(
+            raise job_wait.ImpossibleError(
                 f"{self._name} was not started by muster notebook. To reach what it serves: muster "
                 f"forward {self._name} PORT"
             )
@@ -139,7 +139,7 @@ class NotebookVisit:
         """
         self._looks += 1
         if self._looks >= LOOKS_MAX:
-            raise wait.ImpossibleError(why)
+            raise job_wait.ImpossibleError(why)
 
     def _serve(self, server: notebook_server.NotebookServer, attempts: set[str]) -> int:
         """Show the server until its try ends, or a signal comes. Return the signal, or 0."""
@@ -155,7 +155,7 @@ class NotebookVisit:
             try:
                 return asyncio.run(serve())
             except OSError as error:
-                raise wait.ImpossibleError(
+                raise job_wait.ImpossibleError(
                     f"{port_forward.why_deaf(f'{HOST}:{wanted.local_port}', error)}. To fix: "
                     f"another --port, or none"
                 ) from None
@@ -168,11 +168,14 @@ class NotebookVisit:
         def watch() -> None:
             with (
                 contextlib.suppress(
-                    api_client.ApiError, retries.GoneError, wait.VanishedError, wait.NotAppliedError
+                    api_client.ApiError,
+                    retries.GoneError,
+                    job_wait.VanishedError,
+                    job_wait.NotAppliedError,
                 ),
                 api_client.ApiClient(self._endpoint) as api,
             ):
-                wait.wait_until(
+                job_wait.wait_until(
                     retries.Patient(api, answered=True),
                     self._name,
                     lambda job: _is_over(job) or not attempts & _running(job),
@@ -233,7 +236,7 @@ def _running(job: Json) -> set[str]:
 
 
 def _is_over(job: Json) -> bool:
-    return job["state"] in wait.FINISHED
+    return job["state"] in job_wait.FINISHED
 
 
 def _is_ready(job: Json) -> bool:

@@ -7,12 +7,11 @@ import pytest
 from reconciler.cli import array_elements, reason_order, terminal
 from reconciler.cli.jobs import (
     explain,
-    explain_start,
     job_list,
     show,
-    wait,
 )
 from reconciler.cli.logs import log_hints
+from reconciler.cli.waiting import explain_start, job_wait
 from reconciler.model.state import pending_reasons, records
 from reconciler.model.state.states import AttemptState, EndReason
 from reconciler.model.values import times
@@ -300,7 +299,7 @@ def test_all_commands_lead_with_the_same_reason(capsys: pytest.CaptureFixture[st
     assert reason_order.leading([]) is None
     item = _waiting([limit, final])
     assert job_list.reason_text(item).startswith("NoTopologyDomain: m")
-    assert wait._hopeless(item) == "NoTopologyDomain: m"
+    assert job_wait._hopeless(item) == "NoTopologyDomain: m"
     explain._explain_job({"job": item, "reasons": item["reasons"], "queue": None}, 0.0)
     explained = capsys.readouterr().out
     show.facts(item, [])

@@ -49,8 +49,8 @@ def text(*pieces: bytes, whole: bool = True) -> Callable[[Handler], None]:
 
 @pytest.fixture
 def controller(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Script, str]]:
-    """What it answers, to be filled, and where it is."""
-    script: Script = {}
+    """What it answers, to be filled, and where it is; no job waits for git."""
+    script: Script = {"/v1/jobs": [told({"items": []})]}
 
     class Scripted(Handler):
         protocol_version = "HTTP/1.1"

@@ -9,8 +9,9 @@ import typer
 from reconciler.cli import main, terminal, usage_errors
 from reconciler.cli.changes import job_selection
 from reconciler.cli.cluster import drift, inspect_commands
-from reconciler.cli.jobs import explain, job_list, show, wait
+from reconciler.cli.jobs import explain, job_list, show
 from reconciler.cli.repository import history
+from reconciler.cli.waiting import job_wait
 from reconciler.operations.audit import audit_entries, audit_log
 from reconciler.operations.views import cluster_status
 from reconciler.server.api import audit
@@ -758,7 +759,7 @@ def test_a_state_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_what_no_waiting_ends(codes: list[str], expected: str) -> None:
     job = {"reasons": [{"code": code, "message": "m"} for code in codes]}
-    assert wait._hopeless(job) == expected
+    assert job_wait._hopeless(job) == expected
 
 
 @pytest.mark.parametrize("command", ["history", "audit"])

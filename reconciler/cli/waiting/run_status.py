@@ -4,7 +4,7 @@ import signal
 from typing import Any
 
 from reconciler.cli import terminal
-from reconciler.cli.jobs import wait
+from reconciler.cli.waiting import job_wait
 
 #: Ends caused by the task itself: its status is that of `muster run`.
 OWN_WILL = ("Exited", "StartFailed", "OutOfMemory", "DiskLimit")
@@ -23,7 +23,7 @@ def status_of(job: Json) -> int:
     if job["state"] == "Succeeded":
         return 0
     if job["state"] == "TimedOut":
-        return wait.TIMED_OUT
+        return job_wait.TIMED_OUT
     if job["state"] == "Cancelled":
         return 128 + signal.SIGTERM
     ended = (a for a in job["attempts"] if a["state"] == "Ended" and a["endReason"] in OWN_WILL)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reconciler.cli.jobs import explain_start
+from reconciler.cli.waiting import explain_start
 
 BOUND = {
     "estimatedStart": "1970-01-01T02:00:00Z",

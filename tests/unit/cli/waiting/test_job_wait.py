@@ -2,7 +2,7 @@
 
 import pytest
 
-from reconciler.cli.jobs import wait
+from reconciler.cli.waiting import job_wait
 
 LIMIT = ("ArrayLimit", "2 elements run at once (parallelism)")
 ROOM = ("InsufficientResources", "1 CPU asked; 3 nodes: 3 lack CPUs")
@@ -23,7 +23,7 @@ def test_reasons_are_told_that_are_news(
 ) -> None:
     told, usual, found = "", set[str](), []
     for code, message in seen:
-        text = wait.new_reason_text({"code": code, "message": message}, told, usual)
+        text = job_wait.new_reason_text({"code": code, "message": message}, told, usual)
         if text:
             told = text
             found.append(text)

@@ -1,0 +1,1 @@
+"""Waiting for jobs, for commands that submit them and commands that do not."""
