@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from reconciler import __version__
+from reconciler.model.values import found_values
 
 _FIX = "To fix: update the controller, or use the command of its version (muster --version)"
 
@@ -62,6 +63,33 @@ def decode(content: bytes) -> Any:
         raise ValueError(str(problem)) from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def json_object(content: bytes, where: str) -> AnswerObject:
+    """Return the JSON object that an answer of a controller is.
+
+    Args:
+        content: of the answer.
+        where: it comes from.
+
+    Raises:
+        ValueError: it is something else, so no controller has made it.
+    """
+    try:
+        found = decode(content)
+    except ValueError:
+        raise ValueError(_strange(where, "no JSON", content.decode("utf-8", "replace"))) from None
+    if isinstance(found, AnswerObject):
+        return found
+    raise ValueError(_strange(where, "no JSON object", found))
+
+
+def _strange(where: str, what: str, found: Any) -> str:
+    return (
+        f"{where}: the answer is {what}; is this a Muster controller? Found "
+        f"{found_values.quote(found)}, expected a JSON object. To fix: name the controller's own "
+        "address, with --server, MUSTER_SERVER or muster login"
+    )
 
 
 def _told_missing(value: Any) -> Any:

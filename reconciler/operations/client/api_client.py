@@ -335,11 +335,9 @@ class ApiClient:
 
     def _json(self, path: str, content: bytes) -> Json:
         try:
-            return answers.decode(content)
+            return answers.json_object(content, f"{self.url}{path}")
         except ValueError as error:
-            raise ApiError(
-                f"{self.url}{path}: the answer is no JSON; is this a Muster controller?"
-            ) from error
+            raise ApiError(str(error)) from error
 
     def _error(self, path: str, answer: http.client.HTTPResponse, content: bytes) -> ApiError:
         if answer.status < 400:

@@ -59,7 +59,7 @@ class Served:
                     "Authorization" in self.headers and "second" in self.headers["Authorization"]
                 )
                 status, content = {
-                    "anew": (200, b"[1]") if known else (401, REFUSAL),
+                    "anew": (200, b'{"n": 1}') if known else (401, REFUSAL),
                     "refused": (403, REFUSAL),
                     "unknown": (401, REFUSAL),
                     "invalid": (422, PROBLEM),
@@ -67,6 +67,9 @@ class Served:
                     "gateway": (502, b"<html>"),
                     "login": (302, b"<html>"),
                     "text": (200, b"hello"),
+                    "list": (200, b'[{"id": 1}]'),
+                    "word": (200, b'"ok"'),
+                    "none": (200, b"null"),
                     "awaited": (200, b"done"),
                     "identity": (200, b'{"version": "0.0.9"}'),
                     "quotas": (404, REFUSAL.replace(b"bob may not", b"Not Found")),
@@ -148,6 +151,16 @@ def test_something_else_is_done_while_an_answer_is_made(served: Served) -> None:
         ("gateway", 502, False, "/v1/gateway: 502 Bad Gateway"),
         ("login", 302, False, "/v1/login: 302, which sends to elsewhere"),
         ("text", 0, False, "/v1/text: the answer is no JSON; is this a Muster controller?"),
+        ("text", 0, False, '/v1/text: the answer is no JSON; is this a Muster controller? Found "'),
+        ("list", 0, False, "/v1/list: the answer is no JSON object; is this a Muster controller?"),
+        ("list", 0, False, "Found a list of 1, expected a JSON object. To fix: name the"),
+        (
+            "word",
+            0,
+            False,
+            "/v1/word: the answer is no JSON object; is this a Muster controller? F",
+        ),
+        ("none", 0, False, "Found null, expected a JSON object"),
         ("cut", 0, False, "can't be reached (it left in the middle"),
     ],
 )
@@ -174,10 +187,10 @@ def test_a_token_that_was_made_anew_is_read_again(served: Served, tmp_path: Path
             api.post("/v1/anew")
         assert len(served.asked) == 1, "the same token is not sent twice"
         token.write_text("second\n")
-        assert api.post("/v1/anew", {"a": 1}) == [1]
-        assert b"".join(other.stream("/v1/anew", {})) == b"[1]"
+        assert api.post("/v1/anew", {"a": 1}) == {"n": 1}
+        assert b"".join(other.stream("/v1/anew", {})) == b'{"n": 1}'
         token.unlink()
-        assert api.get("/v1/anew") == [1]
+        assert api.get("/v1/anew") == {"n": 1}
     assert [entry[3] for entry in served.asked[1:3]] == [b'{"a":1}'] * 2
     assert len(served.asked) == 6
 
