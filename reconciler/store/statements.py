@@ -73,6 +73,7 @@ class JobChoice(NamedTuple):
         patterns: their names have any of these, in which ``*`` and ``?`` are wildcards.
         ended_since: they had not ended by then, in seconds since the epoch; None: whenever.
         labels: all of these.
+        left_out: names that they do not have.
     """
 
     states: Sequence[str] = ()
@@ -82,6 +83,7 @@ class JobChoice(NamedTuple):
     patterns: Sequence[str] = ()
     ended_since: float | None = None
     labels: Mapping[str, str] = MappingProxyType({})
+    left_out: Sequence[str] = ()
 
 
 #: All jobs.
@@ -104,6 +106,8 @@ def jobs(choice: JobChoice, after: str | None, limit: int) -> sa.Select[tuple[by
         conditions.append(sa.or_(*(_has_name(pattern) for pattern in choice.patterns)))
     if choice.ended_since is not None:
         conditions.append(table.ended_at.is_(None) | (table.ended_at >= choice.ended_since))
+    if choice.left_out:
+        conditions.append(table.name.not_in(list(choice.left_out)))
     for key, value in choice.labels.items():
         conditions.append(table.labels.contains(f"\n{key}={value}\n", autoescape=True))
     if after is not None:

@@ -97,13 +97,25 @@ def read(
     if (
         query.get("state") == job_wait.SUBMITTING
     ):  # those come with any page, and no record has the state
-        page = api.get("/v1/jobs", **{**query, "state": None, "limit": 1})
-        items = [one for one in page["items"] if one["state"] == job_wait.SUBMITTING]
+        items = _submitting(api, {**query, "state": None})
     else:
         items = api.items("/v1/jobs", most=most, **query)
     if len(names) > NAMES_MAX:  # the controller was not asked for them
         items = [one for one in items if any(fnmatch.fnmatchcase(one["name"], n) for n in names)]
     return items
+
+
+def _submitting(api: "api_client.ApiClient", query: dict[str, Any]) -> list[Json]:
+    """Return jobs that wait for git: the controller lists them before all others."""
+    found: list[Json] = []
+    after: str | None = None
+    while True:
+        page = api.get("/v1/jobs", after=after, **query)
+        those = [one for one in page["items"] if one["state"] == job_wait.SUBMITTING]
+        found += those
+        after = page.get("next")
+        if not after or len(those) < len(page["items"]):
+            return found
 
 
 def expanded(api: "api_client.ApiClient", names: Sequence[str]) -> list[str]:

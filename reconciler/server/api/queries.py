@@ -28,7 +28,13 @@ from reconciler.operations.views import (
     view_types,
 )
 from reconciler.server import errors
-from reconciler.server.api import entity_tags, envelopes, field_choice, job_filters
+from reconciler.server.api import (
+    entity_tags,
+    envelopes,
+    field_choice,
+    job_filters,
+    unrecorded_jobs,
+)
 from reconciler.server.auth import authentication, authorization, read_rights, tokens
 from reconciler.server.loop_link import LinkClient
 from reconciler.server.nodes.sessions import Sessions
@@ -36,7 +42,7 @@ from reconciler.server.repository_facts import RepositoryFacts
 from reconciler.server.server_store import ServerStore
 from reconciler.server.waits import CycleNews
 from reconciler.store import StoreReader
-from reconciler.store.statements import JobChoice, cursor, parse_cursor
+from reconciler.store.statements import JobChoice, cursor
 
 LIMIT_MAX = 1000
 #: The most job names to compare with an unknown one.
@@ -166,14 +172,15 @@ def jobs(
 ) -> envelopes.Jobs:
     """Return the newest run of each job; jobs that wait for git first, in the state Submitting.
 
+    Such a job takes the place of an earlier run of its name, which has ended or ends.
+
     With roles in ``Access``, checkpoints, metrics and messages of tasks are shown only to the owner
     of a job and to callers with a role that allows ``read`` in its queue.
     """
-    if after is not None:
-        try:
-            parse_cursor(after)
-        except ValueError as error:
-            raise errors.Failure(400, f"after: {error}") from None
+    try:
+        is_first = unrecorded_jobs.is_among(after)
+    except ValueError as error:
+        raise errors.Failure(400, f"after: {error}") from None
     caller = authentication.identity_of(request)
     choice = JobChoice(
         states=[one.value for one in job_state or []],
@@ -184,16 +191,22 @@ def jobs(
         ended_since=job_filters.parse_ended_since(ended_since),
         labels=job_filters.parse_labels(label),
     )
-    found = store.reader.jobs(choice, limit=limit, after=after)
     rights = rights_of(store.reader, request)
-    attempts_max = job_views.ATTEMPTS_IN_LIST if field_choice.has(fields, "attempts") else 0
-    shown = show_jobs(store.reader, found, attempts_max, rights)
-    if not (after or job_state or queue or owner or mine or label):
-        refused = show_refused(store.reader, prefix or "")
-        shown = [one for one in refused if job_filters.has_name(one.name, names)] + shown
-    if not after:
-        shown = job_filters.submitting(store.reader, choice, rights) + shown
-    following = cursor(found[-1]) if len(found) == limit else None
+    apart = job_filters.submitting(store.reader, choice, rights)
+    choice = choice._replace(left_out=[one.name for one in apart])
+    if is_first and not (job_state or queue or owner or mine or label):
+        apart += [
+            one
+            for one in show_refused(store.reader, prefix or "")
+            if job_filters.has_name(one.name, names) and one.name not in choice.left_out
+        ]
+    shown, following, after = unrecorded_jobs.part_of(apart, limit, after)
+    if following is None:
+        left = limit - len(shown)
+        found = store.reader.jobs(choice, limit=left, after=after)
+        attempts_max = job_views.ATTEMPTS_IN_LIST if field_choice.has(fields, "attempts") else 0
+        shown += show_jobs(store.reader, found, attempts_max, rights)
+        following = cursor(found[-1]) if len(found) == left else None
     page = envelopes.Jobs(items=shown, next=following, **envelopes.head(link.published))
     return field_choice.only(page, fields)
 
