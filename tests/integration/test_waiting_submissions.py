@@ -203,6 +203,36 @@ def test_jobs_that_wait_for_git_are_listed_and_cancelled_like_others(bed: beds.B
     assert _commits(bed) == []
 
 
+def test_a_job_that_runs_is_cancelled_together_with_one_of_its_name_that_waits(
+    bed: beds.Bed,
+) -> None:
+    text = beds.POOL.format(nodes=2, cpus=4, gpus=0, lease="5s", silence="3s")
+    bed.commit({"cluster.yaml": text.replace("lease: 5s", "ephemeral: allowed, lease: 5s")})
+    bed.until(lambda: bed.get("/v1/sync")["sync"]["ephemeral"])
+    assert bed.api is not None
+    for clone in (False, True):
+        at = ["--clone", str(bed.clone)] if clone else []
+        name = "cloned" if clone else "asked"
+        document = beds.job(name, "  command: [sleep, '600']").encode()
+        query = {"ephemeral": "required"}
+        bed.api.post("/v1/jobs", content=document, kind="application/yaml", query=query)
+        bed.until_state(name, "Running")
+        with git_away(bed):
+            (done,) = _submit(bed, name)
+            assert done["status"] == 202
+            rows, _ = muster(bed, "jobs", name)
+            assert (rows.count(name), rows.count("Running")) == (1, 1)
+            told = muster(bed, "cancel", name, "--dry-run", *at)[1]
+            assert "would be cancelled; its submission would be withdrawn" in told
+            assert _submissions(bed)["waiting"] == 1
+            printed, told = muster(bed, "cancel", name, *at)
+            assert printed == f"{name}\n"
+            assert "cancelled; its submission withdrawn; only a push that is under way" in told
+            assert _submissions(bed)["waiting"] == 0
+        bed.until_state(name, "Cancelled")
+    assert _commits(bed) == []
+
+
 def test_only_who_may_cancel_the_job_withdraws_its_submission(bed: beds.Bed) -> None:
     tokens, own = bed.cluster.state / "tokens", bed.folder / "bob-token"
     secret = token_file.new_token()

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from reconciler.cli import completion, context, lazy_import, terminal
-from reconciler.cli.waiting import job_wait
 from reconciler.model.state import states
 from reconciler.model.values import found_values, suggestions
 
@@ -21,7 +20,9 @@ else:
 
 Json = Any
 
-STATES = (job_wait.SUBMITTING, *(state.value for state in states.JobState))
+#: The state of a job that is submitted and not in git yet; the controller lists these first.
+SUBMITTING = "Submitting"
+STATES = (SUBMITTING, *(state.value for state in states.JobState))
 #: The most names that the controller searches for; of more, all jobs are read.
 NAMES_MAX = 64
 
@@ -94,9 +95,7 @@ def read(
         names: of jobs, some with wildcards; empty: all.
         most: the most jobs to read; None: all.
     """
-    if (
-        query.get("state") == job_wait.SUBMITTING
-    ):  # those come with any page, and no record has the state
+    if query.get("state") == SUBMITTING:  # those come with any page, and no record has the state
         items = _submitting(api, {**query, "state": None})
     else:
         items = api.items("/v1/jobs", most=most, **query)
@@ -111,7 +110,7 @@ def _submitting(api: "api_client.ApiClient", query: dict[str, Any]) -> list[Json
     after: str | None = None
     while True:
         page = api.get("/v1/jobs", after=after, **query)
-        those = [one for one in page["items"] if one["state"] == job_wait.SUBMITTING]
+        those = [one for one in page["items"] if one["state"] == SUBMITTING]
         found += those
         after = page.get("next")
         if not after or len(those) < len(page["items"]):

@@ -13,7 +13,6 @@ import typer
 
 from reconciler.cli import array_elements, completion, context, terminal
 from reconciler.cli.changes import job_selection, overrides, submit
-from reconciler.cli.waiting import job_wait
 from reconciler.model.state import states
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ _FAILED = (states.JobState.FAILED.value, states.JobState.TIMED_OUT.value)
 #: The states of jobs to which a selection may do something, by verb.
 _STATES: dict[remote_changes.ChangeVerb, frozenset[str]] = {
     "cancel": _ALIVE,
-    "hold": _ALIVE - {states.JobState.HELD.value, job_wait.SUBMITTING},
+    "hold": _ALIVE - {states.JobState.HELD.value, job_selection.SUBMITTING},
     "release": frozenset({states.JobState.HELD.value}),
     "rerun": _OVER,
 }

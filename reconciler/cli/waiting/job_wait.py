@@ -32,8 +32,6 @@ IMPOSSIBLE_S_MAX = 30.0
 #: Reasons that the job itself asks for.
 AS_ASKED = frozenset({"ArrayLimit"})
 FINISHED = frozenset({"Succeeded", "Failed", "Cancelled", "TimedOut"})
-#: The state of a job that is submitted and not in git yet; the controller lists these first.
-SUBMITTING = "Submitting"
 
 Json = Any
 
@@ -112,9 +110,16 @@ def wait_until(
 
 def uncommitted_reason(api: retries.Patient, name: str) -> str:
     """Return why a job waits for git to commit it; empty if it does not."""
-    items = api.get("/v1/jobs", name=[name], limit=1)["items"]
-    those = (one for one in items if one["name"] == name)
-    return next((one["message"] for one in those if one["state"] == SUBMITTING), "")
+    kept = [one for one in api.get("/v1/overrides")["items"] if one["verb"] == "submit"]
+    waiting = (one for one in kept if one["subject"] == name and not one.get("refused"))
+    return next((one["reason"] for one in waiting), "")
+
+
+def _only_earlier(name: str) -> str:
+    return (
+        f"the controller has no run of {name} but one that was submitted before. To fix: see "
+        f"muster overrides, and muster events --job {name}"
+    )
 
 
 class _JobReader:
@@ -158,11 +163,7 @@ class _JobReader:
             self._is_read = True
             if not self._newer_than or job["submitted"] > self._newer_than:
                 return job
-            problem = api_client.ApiError(
-                f"the controller has no run of {self._name} but one that was submitted before. To "
-                f"fix: see muster overrides, and muster events --job {self._name}",
-                404,
-            )
+            problem = api_client.ApiError(_only_earlier(self._name), 404)
         except api_client.ApiError as error:
             if error.status != 404:
                 raise
@@ -186,7 +187,7 @@ class _JobReader:
             self._unknown_until = now + UNKNOWN_S_MAX
             if why != self._told:
                 self._told = why
-                terminal.note(f"{self._name} {terminal.format_clocks(why)}")
+                terminal.note(f"{self._name} waits for git: {terminal.format_clocks(why)}")
         elif now > self._unknown_until:
             _leave_unknown(self._api, problem)
         elif (

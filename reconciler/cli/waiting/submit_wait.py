@@ -52,7 +52,7 @@ class JobsToAwait:
             api.get("/v1/sync")
         names = previous_runs.names_of(submissions)
         self._before: Mapping[str, previous_runs.PreviousRun] = previous_runs.ended(
-            names, to.endpoint or context.endpoint(*place)
+            names, to.endpoint or context.endpoint(*place), or_ephemeral=True
         )
 
     def end(self, names: Sequence[str], there: Collection[str]) -> int:
@@ -77,7 +77,7 @@ class JobsToAwait:
             return retries.FAILED
 
     def _submitted(self, name: str) -> str:
-        """Return when the last run was submitted that had ended before; empty if there was none."""
+        """Return when the last run before was submitted; empty if there was none."""
         return self._before[name].submitted if name in self._before else ""
 
 

@@ -85,8 +85,17 @@ def left_checkpoints(
     return found
 
 
-def ended(names: Collection[str], endpoint: endpoints.Endpoint | None) -> dict[str, PreviousRun]:
-    """Return ended runs of jobs of these names, as far as a controller knows them."""
+def ended(
+    names: Collection[str],
+    endpoint: endpoints.Endpoint | None,
+    *,
+    or_ephemeral: bool = False,
+) -> dict[str, PreviousRun]:
+    """Return ended runs of jobs of these names, as far as a controller knows them.
+
+    With ``or_ephemeral`` also those that are not in git, and may not have ended: another job of the
+    name comes after them.
+    """
     found: dict[str, PreviousRun] = {}
     if endpoint is None or not names or len(names) > NAMES_MAX:
         return found
@@ -99,7 +108,8 @@ def ended(names: Collection[str], endpoint: endpoints.Endpoint | None) -> dict[s
                     if error.status == 404:
                         continue
                     raise
-                if job["state"] in states.FINISHED_JOB_STATES:
+                is_apart = or_ephemeral and job.get("ephemeral", False)
+                if is_apart or job["state"] in states.FINISHED_JOB_STATES:
                     found[name] = PreviousRun(
                         job["run"],
                         job["submitted"],

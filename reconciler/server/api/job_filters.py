@@ -5,13 +5,15 @@ from typing import Annotated, NamedTuple
 
 from litestar.params import Parameter, QueryParameter
 
-from reconciler.model.state import records
+from reconciler.model.state import records, states
 from reconciler.model.values import index_ranges, times
 from reconciler.operations.views import array_views, submission_views, view_types
 from reconciler.server import errors
 from reconciler.server.auth import read_rights, tokens
 from reconciler.store import StoreReader, statements
 
+#: States of jobs that have ended, as the store has them.
+_ENDED = frozenset(one.value for one in states.FINISHED_JOB_STATES)
 #: The most patterns of names in one request.
 PATTERNS_MAX = 64
 #: The most elements of an array in one request.
@@ -99,16 +101,24 @@ def submitting(
 ) -> list[view_types.JobView]:
     """Return the jobs of a choice that wait for git, as far as the caller may read them.
 
+    One whose name has a job that has not ended, which has no file in git, is left out: that job is
+    its row.
+
     Raises:
         StoreError: the store can't be read.
     """
     if choice.states:  # theirs is none of a record
         return []
     found = submission_views.submitting_jobs(reader.overrides())
+    if not found:
+        return []
+    known = reader.newest_states([one.name for one in found])
+    alive = {name for name, (_, state) in known.items() if state not in _ENDED}
     return [
         rights.job(one)
         for one in found
-        if choice.queue in (None, one.queue)
+        if one.name not in alive
+        and choice.queue in (None, one.queue)
         and choice.owner in (None, one.owner)
         and one.name.startswith(choice.name_prefix or "")
         and has_name(one.name, list(choice.patterns))

@@ -172,7 +172,7 @@ def jobs(
 ) -> envelopes.Jobs:
     """Return the newest run of each job; jobs that wait for git first, in the state Submitting.
 
-    Such a job takes the place of an earlier run of its name, which has ended or ends.
+    Such a job takes the place of a run of its name that has ended.
 
     With roles in ``Access``, checkpoints, metrics and messages of tasks are shown only to the owner
     of a job and to callers with a role that allows ``read`` in its queue.

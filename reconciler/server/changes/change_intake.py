@@ -144,19 +144,26 @@ class ChangeIntake:
         kept = await self._withdrawal.those(wanted)
         if not kept:
             return await self._changed(asked, wanted, together=together)
-        denied = await self._withdrawal.refusals(asked.caller, list(kept.values()))
-        others = [one for position, one in enumerate(wanted) if position not in kept]
+        alone = {position: one.override for position, one in kept.items() if one.is_alone}
+        denied = await self._withdrawal.refusals(asked.caller, list(alone.values()))
+        others = [one for position, one in enumerate(wanted) if position not in alone]
         made = await self._changed(asked, others, together=True) if others and not denied else []
         if denied or any(one.status >= 400 for one in made):
             known = {one.name: one for one in (*denied, *made)}
             return [known.get(one.name) or remote_changes.withdrawn(one.name) for one in wanted]
         done = iter(made)
-        return [
-            await self._withdrawal.withdraw(asked.caller, one, kept[position])
-            if position in kept
-            else next(done)
-            for position, one in enumerate(wanted)
-        ]
+        results: list[remote_changes.RemoteChangeResult] = []
+        for position, one in enumerate(wanted):
+            if position in alone:
+                result = await self._withdrawal.withdraw(asked.caller, one, alone[position])
+            else:
+                result = next(done)
+            if position in kept and position not in alone:
+                result = await self._withdrawal.withdraw_beside(
+                    asked.caller, one, kept[position].override, result
+                )
+            results.append(result)
+        return results
 
     async def _changed(
         self,

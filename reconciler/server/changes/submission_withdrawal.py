@@ -1,17 +1,20 @@
 """Cancels jobs whose submission is not in git: what waits for git is withdrawn.
 
-A cancel of a job that git has is not for here. The loop forgets the submission, durable when this
+A cancel of a job that git has is not for here. A job without a file in git may run while another of
+its name waits for git: then both are cancelled. The loop forgets the submission, durable when this
 answers; only a push that is under way may still commit it.
 """
 
 import secrets
 from collections.abc import Sequence
+from typing import NamedTuple
 
+import msgspec
 from litestar.concurrency import sync_to_thread
 
 from reconciler.model.state import records
 from reconciler.operations.audit import access_audit
-from reconciler.operations.changes import remote_changes
+from reconciler.operations.changes import change_requests, remote_changes
 from reconciler.server import errors
 from reconciler.server.auth import authorization, tokens
 from reconciler.server.override_requests import OverrideRequests
@@ -42,6 +45,18 @@ def why_not(reader: StoreReader, caller: tokens.Caller, kept: records.Override) 
     return f"{kept.owner} has submitted it, and {denied[0]}" if denied else ""
 
 
+class KeptSubmission(NamedTuple):
+    """A submission whose job is cancelled.
+
+    Attributes:
+        override: what is kept of it.
+        is_alone: False if there is also a job of its name to cancel, which has not ended.
+    """
+
+    override: records.Override
+    is_alone: bool
+
+
 class SubmissionWithdrawal:
     """The way of cancels of jobs that are submitted and not in git.
 
@@ -60,7 +75,7 @@ class SubmissionWithdrawal:
 
     async def those(
         self, changes: Sequence[remote_changes.SubmittedDocument]
-    ) -> dict[int, records.Override]:
+    ) -> dict[int, KeptSubmission]:
         """Return the positions of cancels that withdraw a submission, with what is kept of it.
 
         Raises:
@@ -114,16 +129,47 @@ class SubmissionWithdrawal:
         )
         return remote_changes.RemoteChangeResult(one.name, 200, DONE if kept.waiting else FORGOTTEN)
 
+    async def withdraw_beside(
+        self,
+        caller: tokens.Caller,
+        one: remote_changes.SubmittedDocument,
+        kept: records.Override,
+        done: remote_changes.RemoteChangeResult,
+    ) -> remote_changes.RemoteChangeResult:
+        """Have a submission forgotten whose name has a job too, which was cancelled.
+
+        Args:
+            caller: who cancels.
+            one: the cancel.
+            kept: the submission.
+            done: what became of the job.
+
+        Returns:
+            The same with what became of the submission, which may wait on.
+
+        Raises:
+            StoreError: the store can't be read.
+        """
+        denied = await self.refusals(caller, [kept])
+        found = denied[0] if denied else await self.withdraw(caller, one, kept)
+        told = f"its {found.message}" if found.message == DONE else found.message
+        if found.status >= 400:
+            told = f"but a submission of its name waits for git on: {found.message}"
+        act = change_requests.Act("cancel", one.name)
+        said = done.message or change_requests.told(act, dry_run=one.dry_run)
+        return msgspec.structs.replace(done, message=f"{said}; {told}")
+
     def _kept(
         self, changes: Sequence[remote_changes.SubmittedDocument]
-    ) -> dict[int, records.Override]:
+    ) -> dict[int, KeptSubmission]:
         reader = self._store.reader
         kept = {one.subject: one for one in reader.overrides() if one.verb == "submit"}
-        found: dict[int, records.Override] = {}
+        found: dict[int, KeptSubmission] = {}
         for position, one in enumerate(changes):
             if one.verb != "cancel" or one.elements or one.name not in kept:
                 continue
             record, submission = reader.job(one.name), kept[one.name]
-            if record is None or record.removed or (record.finished and submission.waiting):
-                found[position] = submission
+            is_alone = record is None or record.removed or record.finished
+            if submission.waiting or record is None or record.removed:
+                found[position] = KeptSubmission(submission, is_alone)
         return found

@@ -14,6 +14,8 @@ from tests.unit.store import samples
 #: Waits for git, the last submitted first; two of them had a run that ended.
 WAITING = ["used", "new-2", "new-1", "sweep", "new-0"]
 RECORDS = ["sweep", "other-1", "used", "other-0"]
+#: A job without a file in git, which runs while another of its name waits for git.
+ALIVE = "alive"
 
 
 def _override(name: str, made_at: float) -> records.Override:
@@ -31,12 +33,16 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[parts.Served]:
     made = parts.Served(folder)
     ended = JobState.SUCCEEDED
     made.commit(
-        jobs=tuple(
-            samples.job(name, state=ended, order=number)
-            for number, name in enumerate(reversed(RECORDS), start=1)
+        jobs=(
+            samples.job(ALIVE, state=JobState.RUNNING, order=9),
+            *(
+                samples.job(name, state=ended, order=number)
+                for number, name in enumerate(reversed(RECORDS), start=1)
+            ),
         ),
         overrides=tuple(
-            _override(name, float(at)) for at, name in enumerate(reversed(WAITING), start=1)
+            _override(name, float(at))
+            for at, name in enumerate([ALIVE, *reversed(WAITING)], start=1)
         ),
     )
     try:
@@ -46,7 +52,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[parts.Served]:
 
 
 def _pages(served: parts.Served, **query: str | int) -> list[list[tuple[str, str]]]:
-    found, after = [], {}
+    found: list[list[tuple[str, str]]] = []
+    after: dict[str, str] = {}
     while True:
         page = served.client.get("/v1/jobs", params={**query, **after}).json()
         found.append([(one["name"], one["state"]) for one in page["items"]])
@@ -59,8 +66,8 @@ def _pages(served: parts.Served, **query: str | int) -> list[list[tuple[str, str
 def test_each_job_has_one_row_and_each_page_its_limit(served: parts.Served, limit: int) -> None:
     pages = _pages(served, limit=limit)
     waiting = [(name, "Submitting") for name in WAITING]
-    ended = [("other-1", "Succeeded"), ("other-0", "Succeeded")]
-    assert [one for page in pages for one in page] == waiting + ended
+    known = [(ALIVE, "Running"), ("other-1", "Succeeded"), ("other-0", "Succeeded")]
+    assert [one for page in pages for one in page] == waiting + known
     assert all(len(page) == limit for page in pages[:-1])
     assert len(pages[-1]) <= limit
 

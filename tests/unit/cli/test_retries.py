@@ -50,7 +50,7 @@ def text(*pieces: bytes, whole: bool = True) -> Callable[[Handler], None]:
 @pytest.fixture
 def controller(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Script, str]]:
     """What it answers, to be filled, and where it is; no job waits for git."""
-    script: Script = {"/v1/jobs": [told({"items": []})]}
+    script: Script = {"/v1/overrides": [told({"items": []})]}
 
     class Scripted(Handler):
         protocol_version = "HTTP/1.1"
