@@ -273,10 +273,16 @@ class GivenFields(NamedTuple):
     deadline: str | None
 
 
-def fields_of(given: GivenFields) -> dict[str, object]:
-    """Return the fields of a job that options set, by path below `spec`."""
+def fields_of(given: GivenFields, problems: list[str]) -> dict[str, object]:
+    """Return the fields of a job that options set, by path below `spec`.
+
+    Args:
+        given: the options.
+        problems: receives what is wrong with any.
+    """
+    depends = [_dependency(word, problems) for word in given.depends or ()]
     found: dict[str, object] = {
-        "dependsOn": [_dependency(word) for word in given.depends or ()],
+        "dependsOn": [one for one in depends if one is not None],
         "workingDirectory": given.chdir,
         "image": given.image,
         "runtime": "podman" if given.image else None,
@@ -289,23 +295,37 @@ def fields_of(given: GivenFields) -> dict[str, object]:
         "error": given.error,
         "hosts": ",".join(given.hosts) if given.hosts else None,
         "excludeHosts": ",".join(given.excluded) if given.excluded else None,
-        "notBefore": None if given.begin is None else moment("--begin", given.begin),
-        "deadline": (None if given.deadline is None else moment("--deadline", given.deadline)),
+        "notBefore": _moment_or_none("--begin", given.begin, problems),
+        "deadline": _moment_or_none("--deadline", given.deadline, problems),
     }
     return {path: value for path, value in found.items() if value not in (None, [])}
 
 
 def moment(option: str, written: str) -> str:
     """Return a moment of local time as documents have it. Exit if it is none."""
+    problems: list[str] = []
+    found = _moment_or_none(option, written, problems)
+    if found is None:
+        terminal.fail(problems[0], terminal.USAGE)
+    return found
+
+
+def _moment_or_none(option: str, written: str | None, problems: list[str]) -> str | None:
+    """Return the same; None if nothing is written, or if it is none, which ``problems`` gets."""
     try:
-        return times.format_time(local_times.parse(written, datetime.now().astimezone()))
+        at = None if written is None else local_times.parse(written, datetime.now().astimezone())
     except ValueError as error:
-        terminal.fail(f"{option}: {error}", terminal.USAGE)
+        problems.append(f"{option}: {error}")
+        return None
+    return None if at is None else times.format_time(at)
 
 
-def written_fields(words: list[str] | None) -> dict[str, str]:
-    """Return the fields that `--set` names, with their values as text in YAML. Exit if a word is no
-    field and value.
+def written_fields(words: list[str] | None, problems: list[str]) -> dict[str, str]:
+    """Return the fields that `--set` names, with their values as text in YAML.
+
+    Args:
+        words: values of the option.
+        problems: receives each that is no field and value.
     """
     found: dict[str, str] = {}
     for word in words or ():
@@ -313,28 +333,30 @@ def written_fields(words: list[str] | None) -> dict[str, str]:
         path = path.removeprefix("spec.")
         if not sign or not _PATH.fullmatch(path):
             shown = found_values.quote(word)
-            terminal.fail(
-                f"--set: found {shown}, expected FIELD=VALUE such as retries.limit=3",
-                terminal.USAGE,
-                ["the fields: muster schema job.spec"],
+            problems.append(
+                f"--set: found {shown}, expected FIELD=VALUE such as retries.limit=3; the fields: "
+                "muster schema job.spec"
             )
-        if path.split(".")[0] == "environment":  # which looks at names of secrets
-            terminal.fail("--set: variables have an option: --env NAME=VALUE", terminal.USAGE)
-        found[path] = value
+        elif path.split(".")[0] == "environment":  # which looks at names of secrets
+            problems.append("--set: variables have an option: --env NAME=VALUE")
+        else:
+            found[path] = value
     return found
 
 
-def _dependency(word: str) -> dict[str, str]:
-    """Return a dependency as YAML has it, of `JOB` or of `afterAny:JOB`. Exit if it is none."""
+def _dependency(word: str, problems: list[str]) -> dict[str, str] | None:
+    """Return a dependency as YAML has it, of `JOB` or of `afterAny:JOB`; None if it is none, which
+    ``problems`` gets.
+    """
     condition, sign, job = word.rpartition(":")
     if not sign:
         return {"job": word}
     known = _CONDITIONS.get(condition.lower())
     if known is None:
         also = "; no job can wait for the start of another" if condition.lower() == "after" else ""
-        terminal.fail(
+        problems.append(
             f"--depends {word}: unknown condition {condition!a}{also}. Expected afterok, afterany "
-            f"or afternotok: --depends afterany:{job}",
-            terminal.USAGE,
+            f"or afternotok: --depends afterany:{job}"
         )
+        return None
     return {"job": job, "condition": known}

@@ -249,7 +249,7 @@ def submit(
             queue=queue,
             gpus=gpus,
             cpus=cpus,
-            memory=submit_options.memory_amount(memory),
+            memory=submit_options.memory_amount(memory, problems),
             count=sizes.tasks,
             tasks_per_node=sizes.per_node,
             least=least,
@@ -257,14 +257,14 @@ def submit(
             array=elements.number,
             indexes=elements.indexes,
             parallelism=elements.at_once,
-            time_limit=submit_options.time_limit(time_limit),
+            time_limit=submit_options.time_limit(time_limit, problems),
             priority_class=priority,
             framework=framework,
             checkpoint=submit_options.checkpoint(signal_name),
-            environment=submit_surroundings.variables(env, export, os.environ),
+            environment=submit_surroundings.variables(env, export, os.environ, problems),
             modules=tuple(modules or ()),
-            fields=job_fields.fields_of(given),
-            written=job_fields.written_fields(fields),
+            fields=job_fields.fields_of(given, problems),
+            written=job_fields.written_fields(fields, problems),
         )
         options = sbatch_lines.fill(options, named=name is not None, others=ignore_sbatch)
         packed = submit_code.GivenCode(code)

@@ -312,11 +312,15 @@ Signal = Annotated[
 ]
 
 
-def time_limit(written: str | None) -> str | None:
+def time_limit(written: str | None, problems: list[str]) -> str | None:
     """Return the time limit for the document. A bare number, which is easily misread, is reported.
 
-    Exit if the limit would end the job before it began. Text that is not a time limit is returned
-    too: `require_values` reports it with all other problems.
+    Text that is not a time limit is returned too: `require_values` reports it with all other
+    problems.
+
+    Args:
+        written: value of the option.
+        problems: receives that the limit would end the job before it began.
     """
     if written is None:
         return None
@@ -325,12 +329,11 @@ def time_limit(written: str | None) -> str | None:
     except quantities.QuantityError:
         return written
     if span_s == 0:
-        terminal.fail(
+        problems.append(
             f"--time: found {found_values.quote(written)}, which would end the job at once. For "
-            "no limit, leave out "
-            "--time",
-            terminal.USAGE,
+            "no limit, leave out --time"
         )
+        return None
     if written.strip().isdigit():
         minutes = f"--time {written.strip()}m"
         terminal.note(
@@ -355,18 +358,21 @@ def checkpoint(written: str | None) -> dict[str, str]:
     return found
 
 
-def memory_amount(written: str | None) -> str | None:
-    """Return the memory for the document. Exit if its unit was left out.
+def memory_amount(written: str | None, problems: list[str]) -> str | None:
+    """Return the memory for the document.
 
-    Other text that is no amount is returned: `require_values` reports it with all other problems.
+    Text that is no amount is returned: `require_values` reports it with all other problems.
+
+    Args:
+        written: value of the option.
+        problems: receives that its unit was left out.
     """
     number = (written or "").strip()
     if number.isascii() and number.isdigit() and int(number):
         choice = f"--memory {number}Mi as Slurm's --mem counts, or {number}Gi"
         found = found_values.quote(written)
-        terminal.fail(
-            f"--memory: found {found}, without a unit", terminal.USAGE, [f"To fix: {choice}"]
-        )
+        problems.append(f"--memory: found {found}, without a unit. To fix: {choice}")
+        return None
     return written
 
 

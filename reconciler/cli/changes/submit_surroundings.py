@@ -53,15 +53,20 @@ def is_secret(name: str) -> bool:
 
 
 def variables(
-    env: list[str] | None, export: list[str] | None, here: Mapping[str, str]
+    env: list[str] | None,
+    export: list[str] | None,
+    here: Mapping[str, str],
+    problems: list[str],
 ) -> dict[str, str]:
-    """Return the variables of a job. Exit if one is wrong, or would put a secret into git.
+    """Return the variables of a job.
 
     Args:
+        env: values of the option.
+        export: values of the option.
         here: variables of this process, for `--export`.
+        problems: receives what is wrong with any, and which would put a secret into git.
     """
     found: dict[str, str] = {}
-    problems: list[str] = []
     for name in dict.fromkeys(name for words in export or () for name in words.split(",")):
         if not _is_name("--export", name, problems):
             continue
@@ -82,11 +87,10 @@ def variables(
             )
         elif _is_name("--env", name, problems):
             found[name] = value
-    for name, value in found.items():
-        if not _is_text(value):
-            problems.append(f"{name}: its value is not UTF-8 text, which YAML can't hold")
-    if problems:
-        terminal.fail(problems[0], terminal.USAGE, problems[1:])
+    unwritable = [name for name, value in found.items() if not _is_text(value)]
+    for name in unwritable:
+        problems.append(f"{name}: its value is not UTF-8 text, which YAML can't hold")
+        del found[name]
     return found
 
 

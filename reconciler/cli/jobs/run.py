@@ -112,6 +112,7 @@ def run(
     if command_files.is_here(chdir, code, image):
         command_files.check("run", command)
     sizes = job_fields.sizes(job_fields.GivenCounts(nodes, tasks, per_node))
+    problems: list[str] = []
     given = job_fields.GivenFields(
         *(depends, chdir, image, attempts, priority_number, pools, hold, exclusive, output, error),
         *(hosts, excluded, begin, deadline),
@@ -122,19 +123,19 @@ def run(
         queue=queue,
         gpus=gpus,
         cpus=cpus,
-        memory=submit_options.memory_amount(memory),
+        memory=submit_options.memory_amount(memory, problems),
         count=sizes.tasks,
         tasks_per_node=sizes.per_node,
-        time_limit=submit_options.time_limit(time_limit),
+        time_limit=submit_options.time_limit(time_limit, problems),
         priority_class=priority,
         framework=framework,
         checkpoint=submit_options.checkpoint(signal_name),
-        environment=submit_surroundings.variables(env, export, os.environ),
+        environment=submit_surroundings.variables(env, export, os.environ, problems),
         modules=tuple(modules or ()),
-        fields=job_fields.fields_of(given),
-        written=job_fields.written_fields(fields),
+        fields=job_fields.fields_of(given, problems),
+        written=job_fields.written_fields(fields, problems),
     )
-    submit_options.require_values(job_document.job_text(options))
+    submit_options.require_values(job_document.job_text(options), problems)
     packed = submit_code.GivenCode(code, terminal.MUSTER_FAILED)
     options = submit_surroundings.with_place(packed.added_to(options), mark=True)
     packed.send(server, token_file, context.identity(clone))

@@ -145,6 +145,7 @@ def notebook(
             "gets a token of its own; or set it in the configuration of Jupyter",
             terminal.USAGE,
         )
+    problems: list[str] = []
     given = job_fields.GivenFields(
         *(None, chdir, image, None, None, pools, False, False, None, None),
         *(None, None, None, None),
@@ -155,15 +156,15 @@ def notebook(
         queue=queue,
         gpus=gpus,
         cpus=cpus,
-        memory=submit_options.memory_amount(memory),
-        time_limit=submit_options.time_limit(time_limit),
+        memory=submit_options.memory_amount(memory, problems),
+        time_limit=submit_options.time_limit(time_limit, problems),
         priority_class=priority,
-        environment=submit_surroundings.variables(env, export, os.environ),
+        environment=submit_surroundings.variables(env, export, os.environ, problems),
         modules=tuple(modules or ()),
-        fields=job_fields.fields_of(given),
-        written=job_fields.written_fields(fields),
+        fields=job_fields.fields_of(given, problems),
+        written=job_fields.written_fields(fields, problems),
     )
-    submit_options.require_values(job_document.job_text(options))
+    submit_options.require_values(job_document.job_text(options), problems)
     options = submit_surroundings.with_place(options, mark=True)
     raise typer.Exit(_start(options, wanted, clone, place, keep=keep))
 

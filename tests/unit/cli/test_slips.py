@@ -173,7 +173,7 @@ def test_memory_without_a_unit_is_refused_with_the_choice(
     for verb in ("submit", "run"):
         assert _run(verb, "--memory", "4096", "--", "true") == terminal.USAGE
         told = " ".join(capsys.readouterr().err.split())
-        assert 'found "4096", without a unit To fix: --memory 4096Mi as Slurm' in told
+        assert 'found "4096", without a unit. To fix: --memory 4096Mi as Slurm' in told
     assert _run("submit", "--dry-run", "--memory", "0", "--", "true") == terminal.DONE
 
 
