@@ -22,7 +22,7 @@ from reconciler.core.jobs import elastic_jobs, external_kills, gang_barrier, lat
 from reconciler.model import desired
 from reconciler.model.observed import task_reports
 from reconciler.model.state import records
-from reconciler.model.state.states import AttemptState, EndReason, JobState
+from reconciler.model.state.states import AttemptState, EndReason, JobState, NodeState
 from reconciler.model.values import quantities
 
 #: Verdicts that do not count if the task exits with status 0 on its own before it is stopped.
@@ -52,6 +52,8 @@ _FREE = frozenset(
 #: After so many losses in a row the next try waits, twice as long each time, up to the maximum.
 LOSSES_UNPUNISHED = 3
 LOSS_WAIT_S_MAX = 60.0
+#: After so many tries in a row that sound nodes could not start, it is the job's own failure.
+UNSTARTED_MAX = 30
 
 
 def give_verdict(
@@ -248,6 +250,10 @@ class TryJudge:
             cycle_attempts.try_number_of(attempts, note),
             cycle_attempts.newest_saved(attempts, note),
         )
+        how = "failed"
+        if self._unstarted(note, verdict, attempts) >= UNSTARTED_MAX:
+            verdict = EndReason.START_FAILED
+            how = f"could not start in {UNSTARTED_MAX} tries in a row, on nodes without a fault"
         _note_start(draft, attempts)
         for attempt in attempts:
             self._stops.attempts.renew(attempt, concluded=True)
@@ -264,11 +270,36 @@ class TryJudge:
         elif verdict in _FREE:
             self._wait_again(draft, element, attempts, verdict=verdict, tries=tries, saved=saved)
         elif note.retries_spent < draft.spec.retries.limit and not is_last:
-            self._retry(draft, element, tries=tries, saved=saved)
+            self._retry(draft, element, tries=tries, saved=saved, how=how)
         else:
             draft.set_element(element, JobState.FAILED)
             draft.set_note(element, None)
             draft.message = _why(draft.spec, min(attempts, key=_blame))
+            if how != "failed":
+                draft.message = f"it {how}; the last: {draft.message}"
+
+    def _unstarted(
+        self,
+        note: records.ElementNote,
+        verdict: EndReason | None,
+        attempts: list[records.AttemptRecord],
+    ) -> int:
+        """Return how many tries in a row ended as `CheckFailed` on sound nodes, with this one.
+
+        A node that is out, or that the brake keeps in, has a fault of its own: its tries count for
+        nothing.
+        """
+        if verdict is not EndReason.CHECK_FAILED:
+            return 0
+        failed = (one for one in attempts if one.end_reason is EndReason.CHECK_FAILED)
+        nodes = [self._nodes.get(one.node) for one in failed]
+        is_sound = all(
+            node is not None
+            and node.state is NodeState.READY
+            and not (node.brake is not None and node.brake.held)
+            for node in nodes
+        )
+        return note.unstarted + 1 if is_sound else note.unstarted
 
     def _out_of_time(
         self,
@@ -360,6 +391,7 @@ class TryJudge:
                 moved=any(a.stop is not None and a.stop.moving for a in attempts),
                 saved=saved,
                 lost=late_successes.missing(draft.spec, attempts),
+                unstarted=self._unstarted(note, verdict, attempts),
             ),
         )
         element_name = draft.spec.element_text(element)

@@ -50,6 +50,7 @@ class ElementNote(msgspec.Struct, frozen=True):
         saved: the newest known checkpoint of earlier attempts.
         lost: attempts of the last try, while it waits for the next, whose nodes were not heard of.
             If all of them succeeded, so did the try.
+        unstarted: attempts in a row that ended as ``CheckFailed`` on nodes without a fault.
     """
 
     tries: int = 0
@@ -60,6 +61,7 @@ class ElementNote(msgspec.Struct, frozen=True):
     moved: bool = False
     saved: Saved | None = None
     lost: "tuple[AttemptRecord, ...]" = ()
+    unstarted: int = 0
 
 
 class JobRecord(msgspec.Struct, frozen=True):

@@ -204,7 +204,14 @@ class World:
         self.settle()
 
     def end(
-        self, name: str, *, element: int = 0, exit_code: int = 0, index: int = 0, group: str = ""
+        self,
+        name: str,
+        *,
+        element: int = 0,
+        exit_code: int | None = 0,
+        index: int = 0,
+        group: str = "",
+        reason: EndReason = EndReason.EXITED,
     ) -> None:
         """End a task of a job with this status, and settle."""
         for node in self.nodes.values():
@@ -218,7 +225,7 @@ class World:
                     and (not group or attempt.group == group)
                     and told.state is not AttemptState.ENDED
                 ):
-                    node.end(attempt_id, self.now, exit_code=exit_code)
+                    node.end(attempt_id, self.now, exit_code=exit_code, reason=reason)
                     self.settle()
                     return
         raise AssertionError(f"no live task {name}-{element}.{index}")
