@@ -17,6 +17,7 @@ from typing import Any
 if __package__ in {None, ""}:
     sys.path.append(os.path.abspath(__file__).rpartition(f"{os.sep}agents{os.sep}")[0])  # noqa: PTH100
 
+from agents.host import disk_space
 from agents.isolation import user_switch
 from reconciler import child_process
 from reconciler.safe_tar import tarfile, why_unsafe
@@ -34,8 +35,8 @@ SILENCE_S = 120.0
 SAID_BYTES_MAX = 4096
 #: What an entry of a folder counts besides its content, so that many empty files end it too.
 ENTRY_BYTES = 16 * 1024
-#: Errors of a disk that takes nothing more.
-_LACKS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+#: Errors of a disk that takes nothing more. That a user's quota is used up is none of them.
+_LACKS = frozenset({errno.ENOSPC, errno.EROFS})
 
 
 class CodeError(Exception):
@@ -248,6 +249,13 @@ def carry_out(order: dict[str, Any]) -> None:
     date(folder, order["packed_at"])
 
 
+def of_system(problem: OSError) -> tuple[int, str]:
+    """Return exit status and message for an error of the system."""
+    if problem.errno == errno.EDQUOT:
+        return FAULT, f"{problem}; {disk_space.OVER_QUOTA}"
+    return NO_ROOM if problem.errno in _LACKS else FAULT, str(problem)
+
+
 def main() -> int:
     """Carry out the order on standard input."""
     if not user_switch.begin(sys.argv[1:4]):
@@ -260,8 +268,9 @@ def main() -> int:
         sys.stdout.write(str(problem))
         return FAULT
     except OSError as problem:
-        sys.stdout.write(str(problem))
-        return NO_ROOM if problem.errno in _LACKS else FAULT
+        status, said = of_system(problem)
+        sys.stdout.write(said)
+        return status
     return 0
 
 

@@ -28,6 +28,7 @@ if __package__ in {None, ""}:
 
 from agents.data import object_store
 from agents.deletion import tree_deletion
+from agents.host import disk_space
 from agents.isolation import user_switch
 
 Listing = list[tuple[str, int, str]]
@@ -45,8 +46,8 @@ PLAIN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 MANIFEST, DATA = "manifest.json", "data"
 #: Suffixes of names that are not complete yet, and that are being deleted.
 PART, GONE = ".part", ".gone"
-#: Errors of a disk that takes nothing more.
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+#: Errors of a disk that takes nothing more. That a user's quota is used up is none of them.
+NO_ROOM = frozenset({errno.ENOSPC, errno.EROFS})
 
 
 class StageError(Exception):
@@ -230,11 +231,20 @@ def too_deep(what: str) -> StageError:
 
 def refused(problem: OSError, what: str) -> StageError:
     """Return the error for what the system refused."""
-    if problem.errno in {errno.ENOSPC, errno.EDQUOT}:
+    if problem.errno == errno.EDQUOT:
+        return StageError(f"{what}: {disk_space.OVER_QUOTA}")
+    if problem.errno == errno.ENOSPC:
         return StageError(f"{what}: no space is left on the disk")
     if problem.errno in {errno.ELOOP, errno.ENOTDIR}:
         return StageError(f"{what}: {os.strerror(problem.errno)}; links are not followed")
     return StageError(f"{what}: {os.strerror(problem.errno or 0)}")
+
+
+def refused_by_cache(problem: OSError) -> StageError:
+    """Return the error for what the system refused in the node's cache."""
+    refusal = refused(problem, "the node's cache")
+    refusal.lacks_room = problem.errno in NO_ROOM
+    return refusal
 
 
 def store_of(item: dict[str, Any]) -> Any:
@@ -332,9 +342,7 @@ def copy_in(
         os.rename(part, entry)  # noqa: PTH104
     except OSError as problem:
         tree_deletion.delete(part)
-        refusal = refused(problem, "the node's cache")
-        refusal.lacks_room = problem.errno in NO_ROOM
-        raise refusal from None
+        raise refused_by_cache(problem) from None
     except BaseException:  # also if it is told to end: no part of an entry may stay
         tree_deletion.delete(part)
         raise

@@ -12,8 +12,14 @@ from reconciler.model.values import quantities
 
 #: Errors that the state of the file system can explain.
 EXPLAINED = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
-#: How programs say that a disk is full.
-_FULL = re.compile(r"no space (is )?left on|disk quota exceeded", re.IGNORECASE)
+#: How programs say that a disk is full, and that their user may have no more of it.
+_FULL = re.compile(r"no space (is )?left on", re.IGNORECASE)
+_OVER_QUOTA = re.compile(r"disk quota exceeded", re.IGNORECASE)
+#: What is wrong if what runs as a job's user may write no more: the node has nothing to do with it.
+OVER_QUOTA = (
+    "the disk quota of the job's user is used up there. To fix: delete files of yours, or have the "
+    "quota raised (quota -s shows it)"
+)
 _DO = "make room there, or give the agent another folder with --root"
 
 
@@ -29,6 +35,11 @@ def is_lack(problem: OSError) -> bool:
 def says_full(text: str) -> bool:
     """Return True if a program's message says that a disk of this node is full."""
     return _FULL.search(text) is not None
+
+
+def says_over_quota(text: str) -> bool:
+    """Return True if a program's message says that its user's quota is used up."""
+    return _OVER_QUOTA.search(text) is not None
 
 
 def explained(problem: OSError, root: Path) -> str:

@@ -197,6 +197,8 @@ class Images:
         told: str | Exception = problem or ""
         if problem and disk_space.says_full(problem):
             told = disk_space.FullDiskError(problem)
+        elif problem and disk_space.says_over_quota(problem):
+            told = f"{problem}; {disk_space.OVER_QUOTA}"
         for waiter in waiting.values():
             waiter.told(told)
 

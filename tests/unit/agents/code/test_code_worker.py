@@ -1,5 +1,6 @@
 """What is in a pack is not trusted: nothing is made outside the folder, nor more than allowed."""
 
+import errno
 import io
 import os
 import socket
@@ -30,6 +31,20 @@ def pack_of(*members: tarfile.TarInfo, file_format: int = tarfile.PAX_FORMAT) ->
         for one in members:
             archive.addfile(one, io.BytesIO(b"x" * one.size))
     return made.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "told"),
+    [
+        (errno.ENOSPC, code_worker.NO_ROOM, "[Errno 28] No space left on device: '/x'"),
+        (errno.EDQUOT, code_worker.FAULT, "quota of the job's user is used up there. To fix: "),
+        (errno.EACCES, code_worker.FAULT, "[Errno 13] Permission denied: '/x'"),
+    ],
+)
+def test_the_quota_of_a_person_is_no_fault_of_the_node(number: int, status: int, told: str) -> None:
+    found, said = code_worker.of_system(OSError(number, os.strerror(number), "/x"))
+    assert found == status
+    assert told in said
 
 
 @pytest.fixture

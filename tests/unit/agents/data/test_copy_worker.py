@@ -1,5 +1,6 @@
 """What a copy never does, whatever its source says."""
 
+import errno
 import io
 import os
 from pathlib import Path
@@ -20,6 +21,26 @@ def test_what_grows_while_it_is_copied_is_not_written_on(tmp_path: Path) -> None
         )
     assert path.stat().st_size == 1000
     assert next(chunks)  # the rest was not asked for
+
+
+@pytest.mark.parametrize(
+    ("number", "is_of_node", "told"),
+    [
+        (errno.ENOSPC, True, "the node's cache: no space is left on the disk"),
+        (errno.EROFS, True, "the node's cache: Read-only file system"),
+        (
+            errno.EDQUOT,
+            False,
+            "the node's cache: the disk quota of the job's user is used up there",
+        ),
+    ],
+)
+def test_the_quota_of_a_person_is_no_fault_of_the_node(
+    number: int, told: str, *, is_of_node: bool
+) -> None:
+    refusal = copy_worker.refused_by_cache(OSError(number, os.strerror(number)))
+    assert refusal.lacks_room is is_of_node
+    assert str(refusal).startswith(told)
 
 
 def test_no_path_leads_up(tmp_path: Path) -> None:
