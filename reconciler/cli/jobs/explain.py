@@ -33,13 +33,11 @@ STORY = {
 STORY_MAX = 12
 #: Characters of a time down to its second.
 SECOND = len("2026-11-20T23:30:00")
-#: The reason of a job that failed and is retried.
-BACKING_OFF = "BackingOff"
 #: Reasons independent of the queue's amounts, and those that no other queue can end.
 NOT_OF_QUEUES = frozenset(
     {
         *("Held", "Invalid", "NotAllowed", "NoUnixUser", "DependencyNeverMet", "Dependency"),
-        *(BACKING_OFF, "ArrayLimit"),
+        *(explain_elements.BACKING_OFF, "ArrayLimit"),
     }
 )
 OF_ITS_OWN = frozenset({"OverLimit", "OverBudget"})
@@ -178,32 +176,41 @@ def _explain_job(item: Json, now: float, *, past: bool = False, element: int | N
         _say(f"\n{job['message']}")
     if job["state"] in job_list.FINISHED:
         _tell_story(item, of_element)
-    elif job.get("array") and item.get("reasons") and job["state"] not in job_list.WAITING:
+    is_waiting = explain_elements.may_wait(item, element)
+    item = {**item, "reasons": explain_elements.reasons(item, element)}
+    is_over_or_waits = job["state"] in job_list.FINISHED or job["state"] in job_list.WAITING
+    if job.get("array") and item["reasons"] and not is_over_or_waits:
         _say("\nWaiting elements:")
-    for reason in reason_order.ordered(item.get("reasons") or []):
+    _tell_reasons(item, of_element)
+    _explain_room(item)
+    _explain_placement(item, of_element, past=past)
+    code = (reason_order.leading(item["reasons"]) or {"code": ""})["code"]
+    if job["state"] not in job_list.FINISHED and code not in NOT_OF_QUEUES:
+        others = [] if code in OF_ITS_OWN or not is_waiting else item.get("borrowers") or []
+        counts = not reason_order.never_starts(item["reasons"])
+        _explain_queue(item["queue"], others, demand=counts)
+        if item.get("notReclaimed") and is_waiting:
+            _say(item["notReclaimed"])
+    if job["state"] in job_list.WAITING and is_waiting:
+        _explain_start(job, now, in_line=code not in NOT_OF_QUEUES)
+    elif job["state"] in job_list.FINISHED and job["state"] != "Succeeded" and not went_well:
+        _tell_output(job, of_element)
+
+
+def _tell_reasons(item: Json, element: int | None) -> None:
+    """Print for which reasons a job waits, or one of its elements, and what ends each."""
+    tries = [one for one in item["job"]["attempts"] if element in {None, one.get("element")}]
+    for reason in reason_order.ordered(item["reasons"]):
         _say(f"\n{reason['code']}: {reason['message']}")
         for step in reason.get("funnel") or []:
             nodes = "node: " if step["count"] == 1 else "nodes:"
             terminal.print_line(
                 f"  {step['count']:>5} {nodes} {terminal.format_clocks(step['why'])}", 15
             )
-        if reason["code"] == BACKING_OFF:
-            _tell_last_try(job["attempts"])
+        if reason["code"] == explain_elements.BACKING_OFF:
+            _tell_last_try(tries)
         if reason.get("unblocks"):
             _say(f"  To fix: {reason['unblocks']}.")
-    _explain_room(item)
-    _explain_placement(item, past=past)
-    code = (reason_order.leading(item.get("reasons") or []) or {"code": ""})["code"]
-    if job["state"] not in job_list.FINISHED and code not in NOT_OF_QUEUES:
-        others = [] if code in OF_ITS_OWN else item.get("borrowers") or []
-        counts = not reason_order.never_starts(item.get("reasons") or [])
-        _explain_queue(item["queue"], others, demand=counts)
-        if item.get("notReclaimed"):
-            _say(item["notReclaimed"])
-    if job["state"] in job_list.WAITING:
-        _explain_start(job, now, in_line=code not in NOT_OF_QUEUES)
-    elif job["state"] in job_list.FINISHED and job["state"] != "Succeeded" and not went_well:
-        _tell_output(job, of_element)
 
 
 def _tell_output(job: Json, element: int | None) -> None:
@@ -375,13 +382,17 @@ def _last(attempts: list[Json]) -> Json:
     return max(own or bad or attempts, key=lambda one: one.get("ended") or "")
 
 
-def _explain_placement(item: Json, *, past: bool) -> None:
-    """Print why the job is on its nodes, or why it was evicted."""
-    told = [one for one in item.get("events") or [] if one["kind"] in PLACEMENT_EVENTS]
+def _explain_placement(item: Json, element: int | None, *, past: bool) -> None:
+    """Print why the job is on its nodes, or one of its elements, or why it was evicted."""
+    told = [
+        one
+        for one in item.get("events") or []
+        if one["kind"] in PLACEMENT_EVENTS and explain_elements.is_about(one["message"], element)
+    ]
     if told and item["job"]["state"] not in job_list.FINISHED:
         last = told[-1]
         verb = "had been" if past else "was"
-        what = "The last element" if item["job"].get("array") else "It"
+        what = "The last element" if item["job"].get("array") and element is None else "It"
         at = terminal.format_clock(last["at"])
         _say(f"\n{what} {verb} {PLACEMENT_EVENTS[last['kind']]} at {at}:")
         _say(f"  {last['message']}")
@@ -389,7 +400,9 @@ def _explain_placement(item: Json, *, past: bool) -> None:
 
 def _explain_start(job: Json, now: float, *, in_line: bool) -> None:
     at = terminal.parse_time(job["estimatedStart"])
-    if at is None and any(one["code"] == BACKING_OFF for one in job.get("reasons") or []):
+    if at is None and any(
+        one["code"] == explain_elements.BACKING_OFF for one in job.get("reasons") or []
+    ):
         return  # the reason has the time of the next try
     _say("")
     found = job.get("reasons") or []

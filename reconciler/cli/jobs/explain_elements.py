@@ -13,6 +13,8 @@ Json = Any
 ELEMENT_NODES_SHOWN = 8
 #: How many of the newest cancellations of elements are shown.
 CANCELLATIONS_SHOWN = 5
+#: Reason of a wait for the next try.
+BACKING_OFF = "BackingOff"
 _CANCELLED = "ElementsCancelled"
 _HELD, _RELEASED = "JobHoldAsked", "JobReleased"
 #: The elements of the message of such an event; a number of them if they are many.
@@ -57,6 +59,45 @@ def is_about(message: str, element: int | None) -> bool:
     """Return True if the message of an event is about an element, or about the array; None: any."""
     about = None if element is None else _ABOUT.match(message)
     return about is None or int(about[1]) == element
+
+
+def may_wait(item: Json, element: int | None) -> bool:
+    """Return False if what is asked about is an element that runs, has ended, or is held.
+
+    Args:
+        item: the answer of the controller.
+        element: the only one that is asked about; None: all.
+    """
+    job = item["job"]
+    if element is None or not job.get("array"):
+        return True
+    if array_elements.state_of(job, element) not in {"Pending", ""}:
+        return False
+    if any(one["state"] != "Ended" for one in _tries(job, element)):
+        return False
+    return not _hold(job, item.get("events") or [], element)
+
+
+def reasons(item: Json, element: int | None) -> list[Json]:
+    """Return the reasons for which what is asked about waits.
+
+    Those of an array are about its waiting elements, and a wait for the next try is about elements
+    that were tried.
+
+    Args:
+        item: the answer of the controller.
+        element: the only one that is asked about; None: all.
+    """
+    found: list[Json] = item.get("reasons") or []
+    if not may_wait(item, element):
+        return []
+    if element is None or not item["job"].get("array") or _tries(item["job"], element):
+        return found
+    return [one for one in found if one["code"] != BACKING_OFF]
+
+
+def _tries(job: Json, element: int) -> list[Json]:
+    return [one for one in job["attempts"] if one.get("element") == element]
 
 
 def messages(item: Json) -> list[str]:

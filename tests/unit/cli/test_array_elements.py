@@ -155,6 +155,46 @@ def test_an_element_that_is_held_says_so(
 
 
 @pytest.mark.usefixtures("in_utc")
+@pytest.mark.parametrize(
+    ("element", "told"),
+    [
+        (0, []),  # runs
+        (1, ["InsufficientResources", "BackingOff"]),  # waits, after a try
+        (2, []),  # has succeeded
+        (3, []),  # was cancelled
+        (4, ["InsufficientResources"]),  # waits, and was never tried
+        (5, []),  # is held
+        (None, ["InsufficientResources", "BackingOff"]),
+    ],
+)
+def test_reasons_of_an_array_are_those_of_elements_that_wait(
+    element: int | None, told: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = attempt(1, 1, "Ended", "n1")
+    ended |= {"task": "main-0", "endReason": "Exited", "exitCode": 3, "started": None}
+    ended |= {"ended": "2026-11-20T23:31:00Z"}
+    tries = [attempt(0, 1, "Running", "n1"), ended]
+    states = {"Running": "0", "Pending": "1,4,5", "Succeeded": "2", "Cancelled": "3"}
+    job = HOG | {"state": "Running", "elementIndexes": states, "attempts": tries}
+    job |= {"elements": {"Running": 1, "Pending": 3, "Succeeded": 1, "Cancelled": 1}}
+    reasons = [
+        {"code": "BackingOff", "message": "element 1 failed; its next try is at 23:40"},
+        {"code": "InsufficientResources", "message": "8 GPUs asked"},
+    ]
+    events = [
+        _event("JobHoldAsked", "element 5 held by its document"),
+        _event("JobPlaced", "element 0, try 1: 1 task on n1"),
+    ]
+    item = {"job": job, "reasons": reasons, "queue": None, "events": events}
+    explain._explain_job(item, 0.0, element=element)
+    lines = capsys.readouterr().out.splitlines()
+    shown = [code for code in ("InsufficientResources", "BackingOff") if f"{code}: " in str(lines)]
+    assert shown == told
+    assert ("Waiting elements:" in lines) is bool(told)
+    assert any("try 1: 1 task on n1" in line for line in lines) is (element in {0, None})
+
+
+@pytest.mark.usefixtures("in_utc")
 def test_the_end_of_an_element_is_told_without_that_of_others(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
