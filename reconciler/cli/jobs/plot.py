@@ -153,11 +153,15 @@ def _elements(written_name: str) -> tuple[str, tuple[int, ...]]:
 
 
 def _of_array(api: "api_client.ApiClient", name: str, run: int | None) -> tuple[int, ...]:
-    """Return the elements of an array to compare, as many as can be; of another job none."""
+    """Return the elements of an array to compare, as many as can be; of another job none.
+
+    If a run of chosen elements is the newest, those of the whole array: each has its newest run.
+    """
     job = api.get(f"/v1/jobs/{name}", run=run, attempts=1)["job"]
     if not job["array"]:
         return ()
-    indexes = ",".join((job.get("elementIndexes") or {}).values())
+    of_all_runs = job.get("elementsOfAllRuns") if run is None else None
+    indexes = ",".join((of_all_runs or job.get("elementIndexes") or {}).values())
     found = sorted(index_ranges.parse(indexes)) if indexes else [0]
     if len(found) > ELEMENTS_MAX:
         told = index_ranges.fold(found[:ELEMENTS_MAX])
