@@ -655,6 +655,9 @@ TABLE: dict[str, Case] = {
             FAR,
         ),
     ),
+    "Job.spec.groups[].tasksPerNode": Case(
+        (1, 2), number_of_nodes("j"), (2, 0), (GROUP_OF_TWO, pool())
+    ),
     "Job.spec.groups[].topology.required": Case(
         ("block", "rack"), counted("j"), ([2], [0]), (GROUP_OF_TWO, racks(2))
     ),
@@ -776,6 +779,7 @@ TABLE: dict[str, Case] = {
     "Job.spec.placement": Case(
         ("pack", "spread"), number_of_nodes("j"), (1, 2), (job(array={"count": 2}), pool())
     ),
+    "Job.spec.tasksPerNode": Case((1, 2), number_of_nodes("j"), (2, 1), (job(count=2), pool())),
     "Job.spec.exclusive": Case(
         (False, True), counted("j", "k"), ([1, 1], [1, 0]), (job(), job("k"), pool(count=1))
     ),

@@ -28,7 +28,14 @@ _Pairs = tuple[tuple[str, str], ...]
 
 #: The rules of what is said of work that could not start as things stand.
 RULES = entitlements.RULES | {
-    *("never-fits", "never-in-reservation", "unknown-pool", "unknown-host", "grace-cut", "mpi-tasks"),
+    *(
+        "never-fits",
+        "never-in-reservation",
+        "unknown-pool",
+        "unknown-host",
+        "grace-cut",
+        "mpi-tasks",
+    ),
 }
 #: The most users and queues that are named of whom a reservation is for.
 WHOM_SHOWN = 3
