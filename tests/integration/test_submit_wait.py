@@ -32,7 +32,7 @@ def started(bed: beds.Bed, *words: str) -> "subprocess.Popen[str]":
         process_group=0,
     )
     assert process.stdout is not None
-    assert process.stdout.readline() == f"{words[2]}\n", process.communicate(timeout=60)
+    assert process.stdout.readline() == f"{words[2]}\n", process.communicate(timeout=120)
     return process
 
 
@@ -71,9 +71,9 @@ def test_a_rehearsal_waits_for_nothing(bed: beds.Bed) -> None:
 
 def test_ctrl_c_leaves_the_job_running(bed: beds.Bed) -> None:
     process = started(bed, "submit", "--name", "stays", "--wait", "--", "sleep", "600")
-    bed.until_state("stays", "Running")
+    bed.until_state("stays", "Running", timeout_s=120)
     os.killpg(process.pid, signal.SIGINT)
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=120)
     assert process.returncode == 130, told
     assert told.splitlines()[-1] == "stays continues without this command: muster wait stays"
     assert bed.job("stays")["state"] == "Running"
@@ -85,7 +85,12 @@ def test_a_job_that_waits_for_git_is_waited_for_and_no_run_before_it_counts(bed:
     muster(bed, "submit", "--wait", "--name", "again", "--", "true")
     bed.git("pull", "--quiet", "origin", "main", folder=bed.clone)
     commit = bed.commit({"jobs/again.yaml": None})
-    bed.until(lambda: bed.get("/v1/sync")["sync"]["attemptedRevision"] == commit)
+
+    def has_seen() -> bool:  # others may have come after it
+        revision = bed.get("/v1/sync")["sync"]["attemptedRevision"]
+        return commit in bed.git("rev-list", revision, folder=bed.folder / "repository.git").split()
+
+    bed.until(has_seen, 120)
     with git_away(bed):
         fails = ("--retries", "0", "--", "sh", "-c", "exit 9")
         submitted = started(bed, "submit", "--name", "again", "--wait", *fails)
@@ -101,9 +106,9 @@ def test_a_job_that_waits_for_git_is_waited_for_and_no_run_before_it_counts(bed:
         )
         assert waiting.stderr is not None
         assert waiting.stderr.readline().startswith("again waits for git: ")
-    _, told = submitted.communicate(timeout=60)
+    _, told = submitted.communicate(timeout=120)
     assert submitted.returncode == 9, told
     assert "again waits for git: " in told
     assert "again Failed: " in told
-    printed, told = waiting.communicate(timeout=60)
+    printed, told = waiting.communicate(timeout=120)
     assert (waiting.returncode, printed) == (1, "again: Failed\n"), told
