@@ -108,6 +108,20 @@ def test_what_no_nodes_could_hold_at_once_is_told(spec: str, expected: str | Non
     assert told(spec) == ([] if expected is None else [f"never-fits: {expected}"])
 
 
+@pytest.mark.parametrize(
+    ("spec", "is_told"),
+    [
+        ("framework: mpi, count: 2", True),
+        ("framework: mpi, count: 2, tasksPerNode: 2", True),
+        ("framework: mpi, count: 2, tasksPerNode: 1", False),
+        ("framework: mpi", False),
+        ("framework: torchrun, count: 2", False),
+    ],
+)
+def test_mpi_jobs_whose_tasks_may_share_a_node_are_warned_of(spec: str, *, is_told: bool) -> None:
+    assert [one.partition(":")[0] for one in told(spec)] == (["mpi-tasks"] if is_told else [])
+
+
 def drawn(seed: int) -> tuple[str, str]:
     """Two pools and a queue, and a job of one group."""
     chance = random.Random(seed)
