@@ -9,12 +9,13 @@ described by Mu'alem and Feitelson, IEEE TPDS 12(6), 2001.
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 import numpy as np
 
-from reconciler.scheduling.backfill import node_reservation, timeline_events, windows
+from reconciler.scheduling.backfill import node_reservation, rooms_ahead, timeline_events, windows
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.nodes import oversized
@@ -54,6 +55,7 @@ class ReservationCalendar:
         #: All that was given up, in that order, also where the same was made again since.
         self.dropped: list[node_reservation.NodeReservation] = []
         self._times = timeline_events.CapacityEvents(situation)
+        self._ahead = rooms_ahead.RoomsAhead(self._times)
         self._oversized = oversized.OversizedShapes(situation)
         self._combined: dict[int, Capacity] = {}
         #: By reach, room beside reservations once all has left, and what it was made of.
@@ -264,7 +266,7 @@ class ReservationCalendar:
         for turn, changes in self._times.of(self._reserved(without), moment):
             if turn > moment:
                 break
-            _change(walk, changes)
+            rooms_ahead.change(walk, changes)
         return walk
 
     def place_at(
@@ -461,10 +463,13 @@ class ReservationCalendar:
         ask = self._whole(ask)
         if not ask.missing and self._oversized.has(ask.shape):
             return None
-        walk = self.later.copy()
-        looked = 0
-        for moment, changes in self._times.of(self._reserved(), since):
-            _change(walk, changes)
+        passed = self._passed(ask, within, since, until)
+        if passed is None:
+            return None
+        walk = self._ahead.after(self.later, passed)
+        looked = max(0, passed - 1)
+        for moment, changes in self._times.of(self._reserved(), since, passed):
+            rooms_ahead.change(walk, changes)
             looked += 1
             if looked > MOMENTS_MAX or moment > until:
                 return None
@@ -481,6 +486,22 @@ class ReservationCalendar:
                     walk.hold(tasks_placed, exclusive=shape.exclusive, matches=shape.matches)
                 return moment, tasks_placed, walk
         return None
+
+    def _passed(
+        self,
+        ask: request.PlacementRequest,
+        within: snapshots.Mask | None,
+        since: float,
+        until: float,
+    ) -> int | None:
+        """How many moments at which work ends an ask may pass over; None: all of them."""
+        moments, _ = self._times.ends
+        if since > self.situation.now:
+            return bisect_right(moments, since)
+        if within is not None or ask.missing or self.later.demanded[ask.shape, 0] < 0:
+            return 0
+        most = min(bisect_right(moments, until), MOMENTS_MAX)
+        return self._ahead.first(self.later, ask, most)
 
     def _kind(self, ask: request.PlacementRequest) -> tuple[object, ...]:
         """What asks have in common of which one fits at no moment if another does not."""
@@ -553,12 +574,3 @@ class ReservationCalendar:
         if self.protected is not None and self.protected.some:
             return True
         return self._times.some or any(r.ends_at < math.inf for r in self.reservations)
-
-
-def _change(room: Capacity, changes: list[timeline_events.Turn]) -> None:
-    """Release and hold what changes at a moment."""
-    for change, tasks, exclusive, matches in changes:
-        if change > 0:
-            room.release(tasks, exclusive=exclusive, matches=matches)
-        else:
-            room.hold(tasks, exclusive=exclusive, matches=matches)

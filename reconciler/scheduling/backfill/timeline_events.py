@@ -4,7 +4,7 @@ What runs comes in with the limits of its time, with what starts in the cycle an
 what a walk through time has to release and hold goes out, moment by moment.
 """
 
-import heapq
+import bisect
 import itertools
 import math
 from collections.abc import Iterable, Sequence
@@ -40,37 +40,64 @@ class CapacityEvents:
 
     def __init__(self, situation: snapshots.Snapshot) -> None:
         self.situation = situation
-        self._started: list[tuple[float, Taken, bool, tuple[int, ...]]] = []
+        self._started: list[tuple[float, Taken]] = []
         self._ends: list[tuple[float, int]] | None = None
-        self._ending: list[_Change] | None = None
+        self._known: tuple[list[float], list[list[Turn]]] | None = None
 
     def started(
         self, ends_at: float, tasks: Taken, *, exclusive: bool, matches: tuple[int, ...]
     ) -> None:
         """Something starts now that ends at a moment which is known."""
-        self._started.append((ends_at, tasks, exclusive, matches))
+        self._started.append((ends_at, tasks))
+        moments, turns = self.ends
+        place = bisect.bisect_left(moments, ends_at)
+        if place == len(moments) or moments[place] != ends_at:
+            moments.insert(place, ends_at)
+            turns.insert(place, [])
+        turns[place].append((1, tasks, exclusive, matches))
 
     def ends_of_started(self) -> list[tuple[float, Taken]]:
         """When what started in this cycle ends, and what it has."""
-        return [(ends_at, tasks) for ends_at, tasks, _, _ in self._started]
+        return self._started
+
+    @property
+    def version(self) -> int:
+        """Grows with ``ends``."""
+        return len(self._started)
 
     @property
     def some(self) -> bool:
         """Whether anything ends at a moment that is known, or a window does."""
         return bool(self._started or self._finite_ends() or self.situation.windows)
 
+    @property
+    def ends(self) -> tuple[list[float], list[list[Turn]]]:
+        """The moments at which anything ends, ascending, and what: of each, what ran before first.
+
+        Not to be changed by the caller; it grows with what starts.
+        """
+        if self._known is None:
+            self._known = ([], [])
+            moments, turns = self._known
+            for moment, ends in itertools.groupby(self._finite_ends(), key=lambda end: end[0]):
+                there = [self.situation.holdings[row] for _, row in ends]
+                moments.append(moment)
+                turns.append([(1, h.tasks, h.exclusive, h.matches) for h in there])
+        return self._known
+
     def of(
-        self, reserved: Sequence[ReservedSpan], since: float
+        self, reserved: Sequence[ReservedSpan], since: float, passed: int = 0
     ) -> Iterable[tuple[float, list[Turn]]]:
         """Each moment, with what is released (1) or taken (-1) then.
 
-        ``since`` is one of them, if it is to come.
+        Args:
+            reserved: what is reserved.
+            since: one of the moments, if it is to come.
+            passed: after so many moments of ``ends`` to begin, and not before ``since``: the first
+                moment is where these end, and has all that was reserved till then.
         """
         now = self.situation.now
-        changes: list[_Change] = [
-            (ends_at, 1, number, (1, tasks, exclusive, matches))
-            for number, (ends_at, tasks, exclusive, matches) in enumerate(self._started)
-        ]
+        changes: list[_Change] = []
         for number, one in enumerate(reserved):
             taken = (one.tasks, one.exclusive, one.matches)
             changes.append((one.starts_at, 3, number, (-1, *taken)))
@@ -84,23 +111,26 @@ class CapacityEvents:
         if since > now:
             changes.append((since, 5, 0, (-1, (), False, ())))
         changes.sort(key=lambda change: change[:3])
-        ending = self._running()
-        first = min([some[0][0] for some in (changes, ending) if some], default=now)
-        if reserved and first > now:
+        moments, turns = self.ends
+        firsts = [*moments[:1], *(change[0] for change in changes[:1])]
+        if passed:
+            at = max(moments[passed - 1], since)
+            behind = [change[3] for change in changes if change[0] <= at]
+            yield at, behind
+            changes = changes[len(behind) :]
+        elif reserved and min(firsts) > now:
             yield now, []  # else what is reserved from now on is taken at that very moment
-        # numbers tell changes of one moment apart, so that nothing else of them is compared
-        for moment, batch in itertools.groupby(heapq.merge(ending, changes), key=lambda c: c[0]):
-            yield moment, [change[3] for change in batch]
-
-    def _running(self) -> list[_Change]:
-        """What running work gives back, in order."""
-        if self._ending is None:
-            self._ending = [
-                (ends_at, 0, number, (1, h.tasks, h.exclusive, h.matches))
-                for number, (ends_at, row) in enumerate(self._finite_ends())
-                for h in (self.situation.holdings[row],)
-            ]
-        return self._ending
+        place = passed
+        for moment, batch in itertools.groupby(changes, key=lambda change: change[0]):
+            while place < len(moments) and moments[place] < moment:
+                yield moments[place], turns[place]
+                place += 1
+            both = [change[3] for change in batch]
+            if place < len(moments) and moments[place] == moment:
+                both = turns[place] + both
+                place += 1
+            yield moment, both
+        yield from zip(moments[place:], turns[place:], strict=True)
 
     def _finite_ends(self) -> list[tuple[float, int]]:
         """When running work ends at the latest, as far as a limit says so, with its row."""

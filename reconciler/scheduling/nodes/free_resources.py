@@ -67,14 +67,16 @@ class FreeResources:
             self._opened = np.array(self.opened, dtype=np.bool_)
         return self._opened
 
-    def copy(self) -> "FreeResources":
-        """An inventory of its own, with an empty log."""
+    def copy(self, *, logged: bool = False) -> "FreeResources":
+        """An inventory of its own, with an empty log, or one of its own like this one's."""
         presence = None if self.presence is None else self.presence.copy()
         columns = self._columns
         if columns is not None:
             columns = Columns._make([column.copy() for column in columns])
         twin = FreeResources(self.rows.copy(), self.opened, presence, columns)
         twin._stale, twin._opened = self._stale.copy(), self._opened
+        if logged:
+            twin.log = self.log.copy()
         return twin
 
     def put(self, node: int, row: NodeRow) -> None:

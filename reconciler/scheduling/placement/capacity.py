@@ -141,23 +141,25 @@ class Capacity:
         if self._index_made is not None:
             self._index_made.expect(mix)
 
-    def copy(self) -> "Capacity":
-        """A room of its own with the same contents; marks of this one mean nothing to it."""
-        twin = Capacity(self.situation, stock=self.stock.copy(), like=self, idle=self.idle)
+    def copy(self, *, logged: bool = False) -> "Capacity":
+        """A room of its own with the same contents; marks of this one mean nothing to it.
+
+        ``logged``: as if all that this one went through since it was made had happened to it.
+        """
+        stock = self.stock.copy(logged=logged)
+        at, changes = len(stock.log), len(self.stock.log)
+        twin = Capacity(self.situation, stock=stock, like=self, idle=self.idle)
         twin.version = twin._version_max = self.version
-        twin._before = self._before + len(self.stock.log)
-        twin._unfit = dict.fromkeys(self._unfit, 0)
+        twin._before = self._before + changes - at
+        twin._unfit = dict.fromkeys(self._unfit, at)
         twin._too_much = {
-            nodes: [(0, demand) for _, demand in known] for nodes, known in self._too_much.items()
+            nodes: [(at, demand) for _, demand in known] for nodes, known in self._too_much.items()
         }
-        twin._none_before = {
-            shape: 0 for shape, at in self._none_before.items() if at == len(self.stock.log)
-        }
-        twin._tallies = {
-            shape: tally.copy()
-            for shape, tally in self._tallies.items()
-            if tally.at == len(self.stock.log)
-        }
+        twin._none_before = {s: at for s, known in self._none_before.items() if known == changes}
+        for shape, tally in self._tallies.items():
+            if tally.at == changes:
+                twin._tallies[shape] = tally.copy()
+                twin._tallies[shape].at = at
         twin._index_like = self._index_made or self._index_like
         twin._company = self._company.copy()
         return twin
