@@ -6,8 +6,6 @@ nodes that changed since they were last read.
 """
 
 import functools
-import itertools
-import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -314,12 +312,7 @@ class FreeResources:
     def clamp(self, other: "FreeResources", nodes: Iterable[int] | None = None) -> None:
         """Of each node, or of some, keep the lesser of what both have free."""
         rows, others = self.rows, other.rows
-        if nodes is None:  # copies of one inventory share most of their rows
-            differ = map(operator.is_not, rows, others)
-            nodes = list(itertools.compress(range(len(rows)), differ))
-            if len(nodes) > FEW:
-                nodes = self._beyond(other)
-        for node in nodes:
+        for node in self._beyond(other) if nodes is None else nodes:
             mine = rows[node]
             least = _least(mine, others[node])
             if least != mine:
@@ -329,9 +322,10 @@ class FreeResources:
         """Nodes of which this has more free of anything than another, in order."""
         mine, others = self.columns(), other.columns()
         more: snapshots.Mask = (mine.cpu > others.cpu) | (mine.memory > others.memory)
-        more |= (mine.devices > others.devices).any(axis=1)
-        more |= (mine.instances > others.instances).any(axis=1)
         more |= (mine.occupied < others.occupied) | (mine.exclusive < others.exclusive)
+        for own, there in ((mine.devices, others.devices), (mine.instances, others.instances)):
+            # few are more: to count these is several times as fast as ``any`` of each node
+            more[np.flatnonzero(own > there) // max(own.shape[1], 1)] = True
         found: list[int] = np.flatnonzero(more).tolist()
         return found
 

@@ -4,6 +4,8 @@ A snapshot comes in; whether a shape is such a one goes out. Who looks for victi
 asks first, since those searches are the dearest where they find nothing.
 """
 
+import numpy as np
+
 from reconciler.scheduling.inputs import snapshots
 
 
@@ -23,11 +25,11 @@ class OversizedShapes:
 
     def _judged(self, shape: snapshots.Shape) -> bool:
         nodes = self._situation.nodes
-        there = nodes.capacity[shape.eligible & nodes.accepts]
-        return any(
-            # what it is charged of these depends on the node
-            not (group.share_bytes or group.profile >= 0)
-            and not (there >= group.amounts).all(axis=1).any()
-            for group in shape.groups
-            if group.least
-        )
+        usable = shape.eligible & nodes.accepts
+        for group in shape.groups:
+            if not group.least or group.share_bytes or group.profile >= 0:
+                continue  # what it is charged of shared memory or instances depends on the node
+            wide = [nodes.capacity[:, r] >= amount for r, amount in enumerate(group.amounts)]
+            if not np.logical_and.reduce([usable, *wide]).any():
+                return True
+        return False
