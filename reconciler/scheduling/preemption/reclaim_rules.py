@@ -17,6 +17,7 @@ class ReclaimRules:
     def __init__(self, situation: snapshots.Snapshot, ledger: quota_ledger.QuotaLedger) -> None:
         self.situation = situation
         self.ledger = ledger
+        self._branches: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
 
     def may_lose(
         self, ask: request.PlacementRequest, loser: int, held: snapshots.Charge | None = None
@@ -28,11 +29,9 @@ class ReclaimRules:
         for ever.
         """
         ledger = self.ledger
-        own = ledger.paths[ask.queue]
-        if loser in own or ask.queue in ledger.paths[loser]:
+        taker, branch = self.branches(ask.queue, loser)
+        if not taker or not branch:
             return False
-        branch = [member for member in ledger.paths[loser] if member not in own]
-        taker = [member for member in own if member not in ledger.paths[loser]]
         counts = ledger.concerned(ask.amounts)
         if ledger.width > len(quota_ledger.RESOURCES) and any(
             ledger.is_kept(m, counts) for m in branch
@@ -80,12 +79,11 @@ class ReclaimRules:
         What only other queues' losses could make possible again is possible.
         """
         ledger = self.ledger
-        own = ledger.paths[ask.queue]
         if self.may_lose_unguaranteed(ask, loser):
             return True
-        if len(own) == 1:
+        if len(ledger.paths[ask.queue]) == 1:
             return self.may_lose(ask, loser)
-        branch = [member for member in ledger.paths[loser] if member not in own]
+        _, branch = self.branches(ask.queue, loser)
         return all(
             ledger.is_over(member, ledger.guaranteed[member])
             for member in branch
@@ -130,5 +128,9 @@ class ReclaimRules:
 
     def branches(self, queue: int, other: int) -> tuple[list[int], list[int]]:
         """Of two queues the parts of their paths that they don't share, from the bottom."""
-        one, two = self.ledger.paths[queue], self.ledger.paths[other]
-        return [m for m in one if m not in two], [m for m in two if m not in one]
+        found = self._branches.get((queue, other))
+        if found is None:
+            one, two = self.ledger.paths[queue], self.ledger.paths[other]
+            found = ([m for m in one if m not in two], [m for m in two if m not in one])
+            self._branches[queue, other] = found
+        return found

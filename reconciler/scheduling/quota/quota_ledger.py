@@ -372,9 +372,13 @@ class QuotaLedger:
 
         ``resources``: those that concern a start; without a pool, or a guarantee there: no.
         """
-        bounds = self.guaranteed[queue]
-        named = [r for r in resources[flavors.BASE :] if self.rationed[queue][r] and bounds[r] > 0]
-        return bool(named) and all(self.used(queue, r) <= bounds[r] for r in named)
+        bounds, rationed, kept = self.guaranteed[queue], self.rationed[queue], False
+        for resource in resources[flavors.BASE :]:
+            if rationed[resource] and bounds[resource] > 0:
+                kept = True
+                if self.used(queue, resource) > bounds[resource]:
+                    return False
+        return kept
 
     def ratio(self, queue: int, resource: int, more: int = 0) -> float:
         """Settled allocation by fair share; infinite where something is held of a share of 0."""
