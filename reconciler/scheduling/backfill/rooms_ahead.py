@@ -72,6 +72,7 @@ class RoomsAhead:
 
     def _keep(self, passed: int, room: Capacity) -> None:
         if len(self._rooms) < KEPT_MAX:
+            room.stock.columns()  # up to date once, rather than in each that is made of it
             insort(self._rooms, (passed, room), key=_passed)
 
 

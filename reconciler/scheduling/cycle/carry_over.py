@@ -113,15 +113,20 @@ def reservations(cycle: Beginning) -> None:
     kept = {entry.job: entry for entry in reversed(cycle.situation.kept)}
     if not kept or cycle.situation.policy.backfill == "none":
         return
-    found = []
-    blocked = cycle.blocked.flags
-    for index, line in enumerate(cycle.situation.lines):
-        for position, claim in enumerate(line.claims):
-            if claim.job in kept and not claim.missing and not blocked[index]:
-                found.append((kept[claim.job].starts_at, claim.order, index, position))
+    waiting = np.flatnonzero(~cycle.blocked.mask).tolist()
+    lines = cycle.situation.lines
+    # of ten thousands of claims a few have something reserved
+    some = [
+        (index, claim) for index in waiting for claim in lines[index].claims if claim.job in kept
+    ]
+    found = [
+        (kept[claim.job].starts_at, claim.order, index, lines[index].claims.index(claim))
+        for index, claim in some
+        if not claim.missing
+    ]
     asks = []
     for _, _, index, position in sorted(found)[: reservation_calendar.RESERVATIONS_MAX]:
-        line = cycle.situation.lines[index]
+        line = lines[index]
         queue = cycle.queues[line.queue]
         progress = queue.progress.get((index, position)) or queue.begin(
             job_order.PendingJobProgress(index, line.claims[position]), position
