@@ -464,8 +464,6 @@ class ReservationCalendar:
         if not ask.missing and self._oversized.has(ask.shape):
             return None
         passed = self._passed(ask, within, since, until)
-        if passed is None:
-            return None
         walk = self._ahead.after(self.later, passed)
         looked = max(0, passed - 1)
         for moment, changes in self._times.of(self._reserved(), since, passed):
@@ -493,14 +491,19 @@ class ReservationCalendar:
         within: snapshots.Mask | None,
         since: float,
         until: float,
-    ) -> int | None:
-        """How many moments at which work ends an ask may pass over; None: all of them."""
+    ) -> int:
+        """How many moments at which work ends an ask may pass over, up to the one to begin with.
+
+        Till the first reservation begins all look at the same: what is free then goes on from there
+        by what is reserved.
+        """
         moments, _ = self._times.ends
+        begins_at = min([r.starts_at for r in self.reservations], default=math.inf)
+        most = min(bisect_right(moments, min(begins_at, until)), MOMENTS_MAX)
         if since > self.situation.now:
-            return bisect_right(moments, since)
+            return min(bisect_right(moments, since), most)
         if within is not None or ask.missing or self.later.demanded[ask.shape, 0] < 0:
             return 0
-        most = min(bisect_right(moments, until), MOMENTS_MAX)
         return self._ahead.first(self.later, ask, most)
 
     def _kind(self, ask: request.PlacementRequest) -> tuple[object, ...]:

@@ -1,8 +1,8 @@
 """What nodes will have, with nothing reserved, at moments at which work ends: one for all walks.
 
-Whoever looks for the first moment at which an ask fits needs no moment before it fits here, since
-room only grows with the ends of work, and reservations only take of it. The room once all that is
-leaving has left comes in; rooms go out as of some of those moments, and are not to be changed.
+Till the first reservation begins all who look for a moment at which an ask fits see the same, and
+what fits nowhere at one moment fits at none before. The room once all that is leaving has left
+comes in; rooms as of some of those moments go out.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -36,28 +36,27 @@ class RoomsAhead:
             self._keep(passed, room)
         return self._own(passed, room)
 
-    def first(self, later: Capacity, ask: request.PlacementRequest, most: int) -> int | None:
-        """After how many moments, ``most`` at the most, an ask fits for the first time.
+    def first(self, later: Capacity, ask: request.PlacementRequest, most: int) -> int:
+        """After how many moments an ask fits for the first time; ``most``: not before that.
 
-        None: after none. It has to be one that fits wherever what asks no less does.
+        It has to be one that fits wherever what asks no less does.
         """
         rooms = self._known(later)
         place = bisect_left(rooms, x=True, key=lambda known: ask.fits(known[1]))
         if place == 0:
             return 0
-        fitting = rooms[place][0] if place < len(rooms) else most + 1
         passed, room = rooms[place - 1]
-        last = min(most, fitting - 1)
-        if passed < last:
+        until = min(most, rooms[place][0]) if place < len(rooms) else most
+        if passed + 1 < until:
             room = self._own(passed, room)
-            for turns in self._times.ends[1][passed:last]:
+            for turns in self._times.ends[1][passed : until - 1]:
                 change(room, turns)
                 passed += 1
                 if ask.fits(room):
                     self._keep(passed, room)
                     return passed
             self._keep(passed, room)
-        return fitting if fitting <= most else None
+        return until
 
     def _known(self, later: Capacity) -> list[tuple[int, Capacity]]:
         made_of = (later, later.version, self._times.version)

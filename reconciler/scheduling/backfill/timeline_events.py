@@ -93,8 +93,8 @@ class CapacityEvents:
         Args:
             reserved: what is reserved.
             since: one of the moments, if it is to come.
-            passed: after so many moments of ``ends`` to begin, and not before ``since``: the first
-                moment is where these end, and has all that was reserved till then.
+            passed: so many moments of ``ends`` are over: the first to come is the last of them,
+                with what is reserved from then on alone.
         """
         now = self.situation.now
         changes: list[_Change] = []
@@ -114,7 +114,7 @@ class CapacityEvents:
         moments, turns = self.ends
         firsts = [*moments[:1], *(change[0] for change in changes[:1])]
         if passed:
-            at = max(moments[passed - 1], since)
+            at = moments[passed - 1]
             behind = [change[3] for change in changes if change[0] <= at]
             yield at, behind
             changes = changes[len(behind) :]
