@@ -8,16 +8,17 @@ from reconciler.scheduling.inputs.snapshots import Mask
 from reconciler.scheduling.placement import request
 from tests.unit.scheduling import drawn
 
-Calendar = reservation_calendar.ReservationCalendar
-
 
 def test_reservations_are_the_same_as_by_walking_through_each_moment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    short, passed = Calendar._passed, {"one": 0, "more": 0, "renewed": 0}
+    short, passed = (
+        reservation_calendar.ReservationCalendar._passed,
+        {"one": 0, "more": 0, "renewed": 0},
+    )
 
     def counted(
-        self: Calendar,
+        self: reservation_calendar.ReservationCalendar,
         ask: request.PlacementRequest,
         within: Mask | None,
         since: float,
@@ -32,9 +33,9 @@ def test_reservations_are_the_same_as_by_walking_through_each_moment(
     for seed in (*range(24), 211):  # in 211 work that is told to leave would have ended, too
         s, rng = drawn.situation(seed)
         for _ in range(3):
-            monkeypatch.setattr(Calendar, "_passed", counted)
+            monkeypatch.setattr(reservation_calendar.ReservationCalendar, "_passed", counted)
             found = scheduling_cycle.schedule(s.snapshot())
-            monkeypatch.setattr(Calendar, "_passed", lambda *_: 0)
+            monkeypatch.setattr(reservation_calendar.ReservationCalendar, "_passed", lambda *_: 0)
             assert scheduling_cycle.schedule(s.snapshot()) == found, seed
             s = s.apply(found)
             s.now += rng.choice([1, 30, 100])
