@@ -83,14 +83,9 @@ def test_ctrl_c_leaves_the_job_running(bed: beds.Bed) -> None:
 def test_a_job_that_waits_for_git_is_waited_for_and_no_run_before_it_counts(bed: beds.Bed) -> None:
     """The name was used before: the run that ended well is none of the submission's."""
     muster(bed, "submit", "--wait", "--name", "again", "--", "true")
-    bed.git("pull", "--quiet", "origin", "main", folder=bed.clone)
-    commit = bed.commit({"jobs/again.yaml": None})
-
-    def has_seen() -> bool:  # others may have come after it
-        revision = bed.get("/v1/sync")["sync"]["attemptedRevision"]
-        return commit in bed.git("rev-list", revision, folder=bed.folder / "repository.git").split()
-
-    bed.until(has_seen, 120)
+    bed.until(lambda: "again" in muster(bed, "prune", "--older-than", "1s")[0])
+    pushed = bed.git("rev-parse", "main", folder=bed.folder / "repository.git").strip()
+    bed.until(lambda: bed.get("/v1/sync")["sync"]["attemptedRevision"] == pushed)
     with git_away(bed):
         fails = ("--retries", "0", "--", "sh", "-c", "exit 9")
         submitted = started(bed, "submit", "--name", "again", "--wait", *fails)

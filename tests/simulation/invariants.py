@@ -145,6 +145,9 @@ def _unasked_nodes(
         for node, count in nodes.items()
         if count > asked or (begun and count < asked)
     ]
+    blocks = {(attempt.index // asked, attempt.node) for attempt in attempts}
+    if len(blocks) > len({block for block, _ in blocks}):
+        found.append(f"{where} has tasks of {group.name} that belong together on several nodes")
     if len(nodes) > group.count // asked:
         found.append(f"{where} has tasks of {group.name} on {len(nodes)} nodes")
     return found

@@ -250,8 +250,12 @@ def with_lines(
     made = given._replace(**said)
     if "per_node" in said and made.nodes is not None and made.tasks is not None:
         made = made._replace(per_node=None)  # the most to sbatch, beside these two
-    is_uneven = isinstance(job_fields.shared_out(*made[:3]), str)
-    return made._replace(nodes=given.nodes) if is_uneven and others else made
+    for field in ("per_node", "nodes", "tasks"):
+        if (others or given[:3] != (None,) * 3) and isinstance(
+            job_fields.shared_out(*made[:3]), str
+        ):
+            made = made._replace(**{field: getattr(given, field)})
+    return made
 
 
 def _whole_number(text: str) -> int | None:
@@ -291,7 +295,7 @@ def _memory(value: str, counts: job_fields.TaskCounts) -> dict[str, object]:
     if not found or not tasks:
         return {}
     if tasks > 1:
-        kibibytes = quantities.parse_memory(found) // tasks // 1024
+        kibibytes = max(quantities.parse_memory(found) // tasks // 1024, 1)
         found = f"{kibibytes}Ki" if kibibytes % 1024 else f"{kibibytes // 1024}Mi"
     return {"memory": found}
 

@@ -1,7 +1,7 @@
 """Names that Slurm has for options of `submit` and `run`, where they mean the same."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -78,6 +78,18 @@ _ALIASES: Mapping[str, _Alias] = MappingProxyType(
 )
 
 
+def _before_command(words: list[str], flags: Collection[str]) -> Iterator[str]:
+    """Yield the options of a command line, without their values."""
+    left = iter(words)
+    for word in left:
+        if not word.startswith("-") or word in {"-", "--"}:
+            return
+        yield word
+        is_long = word.startswith("--")
+        if word not in flags and "=" not in word and (is_long or len(word) == 2):
+            next(left, None)
+
+
 def translated(words: list[str], options: Iterable[Any]) -> list[str]:
     """Return the words of a command with the options here, and say which were meant.
 
@@ -90,7 +102,7 @@ def translated(words: list[str], options: Iterable[Any]) -> list[str]:
     known = list(options)
     flags = {name for one in known if getattr(one, "is_flag", False) for name in one.opts}
     there = {name for one in known for name in one.opts}
-    has_tasks = any(_TASKS.fullmatch(word) for word in words)
+    has_tasks = any(_TASKS.fullmatch(word) for word in _before_command(words, flags))
     found, told, left = list[str](), list[str](), list(words)
     while left and left[0].startswith("-") and left[0] not in {"-", "--"}:
         word = left.pop(0)

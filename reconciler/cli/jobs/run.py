@@ -156,7 +156,7 @@ def run(
 def attend(api: retries.Patient, name: str) -> int:
     """Print the job's output as it comes. Return its exit code at the end."""
     job = job_wait.wait_until(
-        api, name, lambda item: item["state"] not in NOT_STARTED, give_up=True
+        api, name, lambda item: item["state"] not in NOT_STARTED, give_up=True, newer_than=""
     )
     first = min((one["task"] for one in job["attempts"]), key=run_status.place_of, default="")
     if job["state"] in job_wait.FINISHED and not first:

@@ -86,7 +86,7 @@ def attend(
     Raises:
         ImpossibleError: the command can't be run in it.
     """
-    job = job_wait.wait_until(api, name, _is_ready, give_up=True)
+    job = job_wait.wait_until(api, name, _is_ready, give_up=True, newer_than="")
     if job["state"] in job_wait.FINISHED:
         return None
     place = session_connection.SessionPlace(name)

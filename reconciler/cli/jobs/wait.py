@@ -135,6 +135,7 @@ def _ended_badly(
                 ends_at,
                 give_up=True,
                 if_held=True,
+                newer_than="",
             )
         except job_wait.ImpossibleError as why:
             terminal.out.print(f"{name}: {terminal.escape_control(str(why))}", markup=False)

@@ -77,8 +77,12 @@ class NotebookVisit:
         Raises:
             ImpossibleError: it can't be reached.
         """
+        newer_than: str | None = ""  # of the first look alone: then it is known which job it is
         while True:
-            job = job_wait.wait_until(self._patient, self._name, _is_ready, give_up=True)
+            job = job_wait.wait_until(
+                self._patient, self._name, _is_ready, give_up=True, newer_than=newer_than
+            )
+            newer_than = None
             attempts = _running(job)
             if job["state"] in job_wait.FINISHED:
                 return job

@@ -60,12 +60,13 @@ def wait_until(
     *,
     give_up: bool = False,
     if_held: bool = False,
-    newer_than: str = "",
+    newer_than: str | None = None,
 ) -> Json:
     """Return the job as soon as `condition` holds; None if the time is up before.
 
     The job is read at once in any case, and once more when the time is up. One that waits for git
-    to commit it is waited for. With `newer_than`, a run that was submitted no later is another job.
+    to commit it is waited for. With `newer_than`, the run that was submitted then is another job;
+    empty: one that has ended is another if a submission of its name waits for git.
 
     Raises:
         NotAppliedError: the job is unknown, because git does not apply.
@@ -128,19 +129,20 @@ class _JobReader:
     Args:
         api: the connection.
         name: of the job.
-        newer_than: when the last known run was submitted, which is not the job; empty: any is.
+        newer_than: when the last known run was submitted, which is not the job; None: any is;
+            empty: so is one that has ended, if no submission of its name waits for git.
 
     Attributes:
         waits_for_git: True if the job was not committed yet when it was read last.
     """
 
-    def __init__(self, api: retries.Patient, name: str, newer_than: str) -> None:
+    def __init__(self, api: retries.Patient, name: str, newer_than: str | None) -> None:
         self._api = api
         self._name = name
         self._newer_than = newer_than
         self._unknown_until = time.monotonic() + UNKNOWN_S_MAX
         self._is_unknown_told = False
-        self._is_read = False
+        self._is_asked = newer_than == ""
         self._told = ""
         self.waits_for_git = False
 
@@ -156,13 +158,16 @@ class _JobReader:
         """
         try:
             job = self._api.get(f"/v1/jobs/{self._name}")["job"]
-            if not self._is_read and job["state"] in FINISHED and not self._newer_than:
+            if self._is_asked and job["state"] in FINISHED:
                 # else the run that ended would be taken for the one that is to come
-                is_next = uncommitted_reason(self._api, self._name)
-                self._newer_than = job["submitted"] if is_next else ""
-            self._is_read = True
-            if not self._newer_than or job["submitted"] > self._newer_than:
+                waits = uncommitted_reason(self._api, self._name)
+                self._newer_than = job["submitted"] if waits else ""
+            self._is_asked = False
+            if not self._newer_than or job["submitted"] != self._newer_than:
                 return job
+            if job["state"] not in FINISHED:
+                self._tell_earlier(job)
+                return None
             problem = api_client.ApiError(_only_earlier(self._name), 404)
         except api_client.ApiError as error:
             if error.status != 404:
@@ -172,6 +177,14 @@ class _JobReader:
             problem = error
         self._tell_absent(problem)
         return None
+
+    def _tell_earlier(self, job: Json) -> None:
+        """Say once that a run before has to end first, as one without a file in git has."""
+        self._unknown_until = time.monotonic() + UNKNOWN_S_MAX
+        told = f"{self._name} waits for the end of its run {job['run']}, which goes on"
+        if told != self._told:
+            self._told = told
+            terminal.note(told)
 
     def _tell_absent(self, problem: api_client.ApiError) -> None:
         """Say why there is no job yet.

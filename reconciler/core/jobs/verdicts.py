@@ -250,15 +250,15 @@ class TryJudge:
             cycle_attempts.try_number_of(attempts, note),
             cycle_attempts.newest_saved(attempts, note),
         )
+        is_last = draft.removed or draft.declared_over  # nothing of it starts again
         how = "failed"
-        if self._unstarted(note, verdict, attempts) >= UNSTARTED_MAX:
+        if not is_last and self._unstarted(note, verdict, attempts) >= UNSTARTED_MAX:
             verdict = EndReason.START_FAILED
             how = f"could not start in {UNSTARTED_MAX} tries in a row, on nodes without a fault"
         _note_start(draft, attempts)
         for attempt in attempts:
             self._stops.attempts.renew(attempt, concluded=True)
         self._account(draft.spec, attempts, succeeded=verdict is None)
-        is_last = draft.removed or draft.declared_over  # nothing of it starts again
         if verdict is None:
             draft.set_element(element, JobState.SUCCEEDED)
             draft.set_note(element, None)

@@ -253,11 +253,12 @@ def tasks_per_node(
     if found is None:
         return None
     where = place if own is not None else ("spec",)
+    of = f" of group {group.name}" if group is not None else ""
     for name, number in zip(("count or max", "min", "topology.slices.size"), sizes, strict=True):
         if number and number % found:
             faults.add(
                 "not-multiple",
-                f"{name} is {number}, which nodes with {found} tasks each can't make up: "
+                f"{name}{of} is {number}, which nodes with {found} tasks each can't make up: "
                 f"write a multiple of {found} there, or another number here",
                 *where,
                 "tasksPerNode",

@@ -251,8 +251,9 @@ class SchedulingCycle(actions.Actions):
             if placement.job == claim.job and placement.element == claim.elements[0]
             for task in placement.tasks
         )
-        needed = partial_gangs.lacking(shape, present, claim.missing[progress.grown :])
-        chosen = needed or partial_gangs.next_up(shape, present, claim.missing[progress.grown :])
+        missing = partial_gangs.missing_now(shape, present, claim.missing)
+        needed = partial_gangs.lacking(shape, present, missing)
+        chosen = needed or partial_gangs.next_up(shape, present, missing)
         cpu = memory = gpu = 0
         for group, _ in chosen:
             amounts = shape.groups[group].amounts

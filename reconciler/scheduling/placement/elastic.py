@@ -16,7 +16,8 @@ def runs(asked: snapshots.Shape, missing: Missing) -> list[Missing]:
     found: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for group, index in sorted(missing):
         each = asked.groups[group]
-        part = index // each.slice_size if _has_slices(each) else 0
+        size = each.per_node or (each.slice_size if _has_slices(each) else 0)
+        part = index // size if size else 0
         found.setdefault((group, part), []).append((group, index))
     return list(found.values())
 
@@ -37,14 +38,12 @@ def parts(
     group = bound[0][0]
     mask = _bounds(planner, shape, bound[0], there)
     own = sorted({task.node for task in there})
-    nodes: list[int] = []
-    most = len(bound)
-    if per_node := planner.situation.shapes[shape].groups[group].per_node:
-        nodes, mask, most = _topped_up(planner, (shape, group), there, most, mask)
-    values: list[tuple[int, ...]] = [() for _ in nodes]
-    plan = _most(planner, (shape, group), most, mask, own, unit=max(per_node, 1))
-    nodes += [part.node for part in plan.parts for _ in range(part.tasks)] if plan else []
-    values += [part.values for part in plan.parts for _ in range(part.tasks)] if plan else []
+    if planner.situation.shapes[shape].groups[group].per_node:
+        plan = _of_block(planner, (shape, group), there, bound, mask)
+    else:
+        plan = _most(planner, (shape, group), len(bound), mask, own)
+    nodes = [part.node for part in plan.parts for _ in range(part.tasks)] if plan else []
+    values = [part.values for part in plan.parts for _ in range(part.tasks)] if plan else []
     return [
         gang.GangPart(group, index, 1, node, value)
         for (_, index), node, value in zip(bound, nodes, values, strict=False)
@@ -77,32 +76,32 @@ def _bounds(
     return mask
 
 
-def _topped_up(
+def _of_block(
     planner: gang.GangPlanner,
     which: tuple[int, int],
     there: Sequence[Task],
-    most: int,
+    bound: Missing,
     mask: snapshots.Mask | None,
-) -> tuple[list[int], snapshots.Mask, int]:
-    """Nodes of (shape, group), one for each task, that have fewer than a node has to take.
+) -> gang.GangPlacement | None:
+    """A plan for missing tasks of (shape, group) that are to be on one node.
 
-    Returns: them, the nodes that are left for the rest, how many tasks may go there at the most.
+    Those of a block that has tasks join them, as many as have room; a whole block takes a node
+    where the group has none yet.
     """
-    each = planner.situation.shapes[which[0]].groups[which[1]]
-    held: dict[int, int] = {}
-    for task in there:
-        if task.group == which[1]:
-            held[task.node] = held.get(task.node, 0) + 1
+    shape, group = which
+    tasks = planner.situation.shapes[shape].groups[group].per_node
+    held = {one.node: one.index // tasks for one in there if one.group == group}
     own = sorted({task.node for task in there})
-    counts, _ = planner.room(*which, mask, own)
-    found: list[int] = []
-    for node in sorted(held, key=lambda node: int(planner.network.rank[node])):
-        lacking = min(each.per_node - held[node], int(counts[node]), most - len(found))
-        found += [node] * lacking
-    left = np.ones(len(counts), dtype=np.bool_) if mask is None else mask.copy()
+    block = bound[0][1] // tasks
+    for node in [node for node, number in held.items() if number == block]:
+        counts, _ = planner.room(shape, group, mask, own)
+        count = min(len(bound), int(counts[node]))
+        return gang.GangPlacement((gang.GangPart(group, bound[0][1], count, node),))
+    if len(bound) < tasks:
+        return None
+    left = np.ones(len(planner.stock.rows), dtype=np.bool_) if mask is None else mask.copy()
     left[list(held)] = False
-    others = (each.count // each.per_node - len(held)) * each.per_node
-    return found, left, max(min(most - len(found), others), 0)
+    return planner.group(shape, group, tasks, left, own)
 
 
 def _most(
@@ -111,19 +110,14 @@ def _most(
     most: int,
     mask: snapshots.Mask | None,
     own: Sequence[int],
-    *,
-    unit: int,
 ) -> gang.GangPlacement | None:
-    """A plan for as many tasks of (shape, group) as fit, up to ``most``, found by halving.
-
-    They are a multiple of ``unit``.
-    """
+    """A plan for as many tasks of (shape, group) as fit, up to ``most``, found by halving."""
     counts, _ = planner.counts(*which, mask, own)
-    low, high = 0, min(most, int(np.minimum(counts, most).sum())) // unit
+    low, high = 0, min(most, int(np.minimum(counts, most).sum()))
     best: gang.GangPlacement | None = None
     need = high
     while low < high:
-        plan = planner.group(*which, need * unit, mask, own)
+        plan = planner.group(*which, need, mask, own)
         if plan is None:
             high = need - 1
         else:

@@ -3,8 +3,6 @@
 Holdings come in; a room learns what comes free, and gangs that can't go on are told to leave.
 """
 
-from collections import Counter
-
 import numpy as np
 
 from reconciler.scheduling.decisions import EvictionDecision, Placement
@@ -35,12 +33,37 @@ def leave(room: Capacity, situation: snapshots.Snapshot) -> None:
                 )
 
 
+def missing_now(
+    shape: snapshots.Shape,
+    present: request.Present,
+    missing: tuple[tuple[int, int], ...],
+) -> tuple[tuple[int, int], ...]:
+    """What is still missing, in the order in which it joins.
+
+    Where each node gets a number of tasks, nodes that have fewer come first.
+    """
+    there = {(task.group, task.index) for task in present}
+    left = tuple(one for one in missing if one not in there)
+    if not any(group.per_node for group in shape.groups):
+        return left
+    begun = {_block(shape, one) for one in there}
+    return tuple(sorted(left, key=lambda one: (one[0], _block(shape, one) not in begun, one[1])))
+
+
+def _block(shape: snapshots.Shape, task: tuple[int, int]) -> tuple[int, int]:
+    """Tasks that are on one node, by group and number; one alone where that is not asked for."""
+    group, index = task
+    return group, index // max(shape.groups[group].per_node, 1)
+
+
 def lacking(
     shape: snapshots.Shape,
     present: request.Present,
     missing: tuple[tuple[int, int], ...],
 ) -> tuple[tuple[int, int], ...]:
-    """Of the missing tasks those without which a gang is below its minimum."""
+    """Of the missing tasks, in the order in which they join, those without which a gang is below
+    its minimum.
+    """
     have = [0] * len(shape.groups)
     for task in present:
         have[task.group] += 1
@@ -57,12 +80,11 @@ def next_up(
     present: request.Present,
     missing: tuple[tuple[int, int], ...],
 ) -> tuple[tuple[int, int], ...]:
-    """Of the missing tasks beyond the minimum those that join next: one, or all of a new node."""
-    group = missing[0][0]
-    tasks = shape.groups[group].per_node
-    held = Counter(task.node for task in present if task.group == group)
-    count = tasks if tasks and all(there == tasks for there in held.values()) else 1
-    return tuple(one for one in missing[:count] if one[0] == group)
+    """Of the tasks missing beyond the minimum those that join next: one, or all of a new node."""
+    block = _block(shape, missing[0])
+    if any(_block(shape, (task.group, task.index)) == block for task in present):
+        return missing[:1]
+    return tuple(one for one in missing if _block(shape, one) == block)
 
 
 def broken_up(

@@ -154,7 +154,7 @@ class SubmissionWithdrawal:
         found = denied[0] if denied else await self.withdraw(caller, one, kept)
         told = f"its {found.message}" if found.message == DONE else found.message
         if found.status >= 400:
-            told = f"but a submission of its name waits for git on: {found.message}"
+            told = f"but the submission of its name was not withdrawn: {found.message}"
         act = change_requests.Act("cancel", one.name)
         said = done.message or change_requests.told(act, dry_run=one.dry_run)
         return msgspec.structs.replace(done, message=f"{said}; {told}")
@@ -170,6 +170,8 @@ class SubmissionWithdrawal:
                 continue
             record, submission = reader.job(one.name), kept[one.name]
             is_alone = record is None or record.removed or record.finished
+            if record is not None and not is_alone and record.spec.owner != submission.owner:
+                continue  # somebody else's: they have not cancelled it
             if submission.waiting or record is None or record.removed:
                 found[position] = KeptSubmission(submission, is_alone)
         return found

@@ -274,6 +274,18 @@ def test_an_elastic_job_grows_by_nodes_of_as_many_tasks_as_it_asks_for() -> None
     assert grown == [(3, "b"), (4, "c"), (5, "c")]
 
 
+def test_a_job_of_pairs_gets_the_rest_of_a_pair_before_another() -> None:
+    """Tasks 0 and 1 were given up, and of the pair of 2 and 3 one was lost."""
+    s = Situation().queue("main").node("a", gpu=2).node("b", gpu=2).node("c", gpu=2)
+    s.job("elastic", gpu=1, tasks=6, least=2, per_node=2, on=("a", "a", "b", "b", "c"))
+    s.held = [
+        dataclasses.replace(one, tasks=tuple(t for t in one.tasks if t.index >= 2))
+        for one in s.held
+    ]
+    grown = [(t.index, "abc"[t.node]) for one in s.decide().placements for t in one.tasks]
+    assert grown == [(5, "c"), (0, "a"), (1, "a")]
+
+
 def test_work_that_fits_nowhere_else_stays_and_other_work_moves() -> None:
     s = Situation().node("x", gpu=4).node("y", gpu=4).queue("main", guaranteed=2)
     s.job("full", gpu=3, on=("x",)).job("small", gpu=1, movable=True, on=("y",))

@@ -155,6 +155,8 @@ def test_lines_of_a_script_become_options_or_are_named(
         ("-N1-4 -n2", {"count": 2, "tasks_per_node": None}),
         ("-N0", {"count": None, "tasks_per_node": None}),
         ("-N2-2", {"count": 2, "tasks_per_node": 1}),
+        ("-n5 --ntasks-per-node=2", {"count": 5, "tasks_per_node": None}),
+        ("-N2 --ntasks-per-node=4 --mem=1K", {"memory": "1Ki"}),
         ("-n 8", {"count": 8, "tasks_per_node": None}),
         ("--gpus-per-task=2 -n 8", {"gpus": 2.0, "count": 8}),
         # of a model, which no option here asks for
@@ -218,6 +220,8 @@ def _filled(
         ("-N4 -n5", {"tasks": 8}, (8, 2, None)),
         ("-N2 -n4 --ntasks-per-node=2", {"most": 8}, (None, 2, None)),
         ("-N2 -n4", {"tasks": 2, "per_node": 1}, (2, 1, None)),
+        ("-N2 -n4", {"per_node": 4}, (4, 4, None)),
+        ("-n6", {"nodes": 4}, (4, 1, None)),
     ],
 )
 def test_numbers_of_tasks_are_those_of_the_command_line_and_else_of_the_script(

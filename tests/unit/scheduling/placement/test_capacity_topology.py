@@ -349,6 +349,51 @@ def test_tasks_of_a_node_that_was_lost_go_to_one_other() -> None:
     assert back[0].node != kept[0].node
 
 
+@pytest.mark.parametrize("strategy", ["least-fragmentation", "spread"])
+def test_each_of_several_lost_tasks_comes_back_to_its_own_node(strategy: str) -> None:
+    """However the nodes lie that the job has grown to."""
+    there = [Node(devices=(IDLE,) * 2, path=(at % 2,)) for at in range(4)]
+    elastic = shape(group(1, 8, minimum=2, per_node=2), nodes=4, strategy=strategy)
+    space = room(there, elastic, levels=("rack",))
+    tasks = start(space)
+    assert tasks is not None
+    for _ in range(3):
+        missing = [(0, index) for index in range(len(tasks), 8)]
+        tasks += space.extra(0, tasks, missing[:2], 2)
+    node_of = {task.index: task.node for task in tasks}
+    lost = [task for task in tasks if task.index % 2]
+    space.release(lost, partly=True)
+
+    kept = [task for task in tasks if not task.index % 2]
+    back = space.extra(0, kept, [(0, task.index) for task in lost], 9)
+
+    assert {task.index: task.node for task in back} == {task.index: task.node for task in lost}
+    assert all(node_of[index] == node_of[index + 1] for index in range(0, 8, 2))
+
+
+def test_a_slice_that_was_lost_goes_where_it_is_whole_and_not_to_places_of_others() -> None:
+    """Of two slices of two nodes in racks one is lost, and a task of the other."""
+    there = [Node(devices=(IDLE,) * 2, path=(at // 2,)) for at in range(6)]
+    asked = group(1, 8, per_node=2, slice_size=4, slice_level=0)
+    space = room(there, shape(asked, nodes=6), levels=("rack",))
+    tasks = start(space)
+    assert tasks is not None
+    lost = [task for task in tasks if task.index < 4]
+    alone = [task for task in tasks if task.index == 7]
+    space.release(lost)
+    space.release(alone, partly=True)
+
+    kept = [task for task in tasks if 4 <= task.index < 7]
+    back = space.extra(0, kept, [(0, index) for index in (0, 1, 2, 3, 7)], 9)
+
+    node_of = {task.index: task.node for task in (*kept, *back)}
+    assert sorted(node_of) == list(range(8))
+    assert node_of[7] == alone[0].node
+    racks = {index: node // 2 for index, node in node_of.items()}
+    assert len({racks[index] for index in range(4)}) == 1
+    assert all(node_of[index] == node_of[index + 1] for index in range(0, 8, 2))
+
+
 def test_growth_fills_nodes_before_it_takes_others() -> None:
     """Of eight tasks three run: one joins the node of the third, then others join by twos."""
     there = [Node(devices=(IDLE,) * 3) for _ in range(3)]
