@@ -31,6 +31,13 @@ OPTIONS = main.application("submit").commands["submit"].params
         ("-d afterok: x", "-d afterok: x"),
         # amounts of a node, a model, and values that are no options
         ("-n 4 --gres=gpu:2 --mem 4G x", "-n 4 --gres=gpu:2 --mem 4G x"),
+        ("-n4 --mem 4G x", "-n4 --mem 4G x"),
+        ("-N2 --ntasks-per-node=2 --mem 4G x", "-N2 --tasks-per-node 2 --mem 4G x"),
+        ("--hold --mem 4G --tasks=2 x", "--hold --mem 4G --tasks=2 x"),
+        # options of the job's own command, and values
+        ("--gres=gpu:2 -- mpirun -np 4 ./x", "--gpus 2 -- mpirun -np 4 ./x"),
+        ("--mem=4G ./run.sh -name x", "--memory 4Gi ./run.sh -name x"),
+        ("--name -n4 --mem 4G x", "--name -n4 --memory 4Gi x"),
         ("--gres=gpu:a100:2 x", "--gres=gpu:a100:2 x"),
         ("--queue --mem x", "--queue --mem x"),
         ("-q=--mem --partition", "-q=--mem --partition"),

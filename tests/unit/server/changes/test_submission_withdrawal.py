@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from reconciler.model import desired
 from reconciler.model.protocol import loop_messages
-from reconciler.model.state import records
+from reconciler.model.state import records, states
 from reconciler.operations.changes import remote_changes
 from reconciler.server.auth import tokens
 from reconciler.server.changes import submission_withdrawal
@@ -49,3 +50,24 @@ def test_a_loop_that_cannot_be_asked_is_a_result_beside_what_was_committed() -> 
     way = submission_withdrawal.SubmissionWithdrawal(nothing, OverrideRequests(down), nothing)
     result = asyncio.run(way.withdraw(CALLER, CANCEL, kept()))
     assert (result.name, result.status, result.message) == ("train", 503, "the loop is away")
+
+
+@pytest.mark.parametrize(
+    ("owner", "state", "is_found"),
+    [
+        (CALLER.name, states.JobState.RUNNING, True),
+        ("b@example.org", states.JobState.RUNNING, False),
+        ("b@example.org", states.JobState.SUCCEEDED, True),
+    ],
+)
+def test_who_cancels_a_live_job_withdraws_no_submission_of_somebody_else(
+    owner: str, state: states.JobState, *, is_found: bool
+) -> None:
+    """Of a name whose job has ended the submission is what is meant."""
+    spec = desired.Job("train", 1, "0", "default", (), owner=owner)
+    record = records.JobRecord(spec, state, b"", 0.0, ended_at=None)
+    reader = types.SimpleNamespace(overrides=lambda: [kept()], job=lambda _: record)
+    store: Any = types.SimpleNamespace(reader=reader)
+    nothing: Any = None
+    way = submission_withdrawal.SubmissionWithdrawal(store, nothing, nothing)
+    assert set(asyncio.run(way.those([CANCEL]))) == ({0} if is_found else set())
