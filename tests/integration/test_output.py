@@ -364,12 +364,12 @@ def test_a_plot_of_an_array_compares_its_elements(bed: beds.Bed) -> None:
 def test_a_plot_after_a_partial_rerun_compares_the_whole_array(bed: beds.Bed) -> None:
     """Each element as in its newest run; the newest run has one of them."""
     write = 'echo "{\\"step\\": 1, \\"loss\\": $MUSTER_ARRAY_INDEX}" >> $MUSTER_METRICS'
-    fails = f"test $MUSTER_ARRAY_INDEX = 0 -o -e {bed.folder}/go"
+    fails = f"test $MUSTER_ARRAY_INDEX = 0 -o -e {bed.folder}/parted"
     spec = "  array: {count: 2}\n  retries: {limit: 0}\n"
     spec += f"  command: [sh, -c, '{write}; {fails}']"
     bed.commit({"parted.yaml": beds.job("parted", spec)})
     bed.until_state("parted", "Failed", timeout_s=120)
-    (bed.folder / "go").touch()
+    (bed.folder / "parted").touch()
     assert muster(bed, "rerun", "parted", "--failed").returncode == 0
     bed.until(lambda: (bed.job("parted")["run"], bed.job("parted")["state"]) == (2, "Succeeded"))
     rows = [line.split() for line in muster(bed, "plot", "parted").stdout.splitlines()]

@@ -1,5 +1,6 @@
 """A whole cluster over the stand-in: registered, scheduled, shown, drifting, measured."""
 
+import json
 import os
 import re
 import subprocess
@@ -60,7 +61,7 @@ def test_a_node_shows_its_devices_and_what_they_do(site: sites.Site) -> None:
 
 def test_prometheus_finds_what_they_do(site: sites.Site) -> None:
     assert site.bed.api is not None
-    targets = site.bed.get("/v1/prometheus/targets")
+    targets = json.loads(b"".join(site.bed.api.stream("/v1/prometheus/targets", {})))
     paths = {one["labels"]["__metrics_path__"] for one in targets}
     assert "/metrics/nodes/gpu1" in paths
 
