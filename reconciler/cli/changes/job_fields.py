@@ -62,7 +62,7 @@ Tasks = Annotated[
     typer.Option(
         "--tasks",
         "-n",
-        help="Tasks that start together. Default: 1, or --nodes times --tasks-per-node.",
+        help="Tasks that start together. Default: 1, or what --nodes and --tasks-per-node say.",
     ),
 ]
 TasksPerNode = Annotated[
