@@ -77,6 +77,6 @@ def test_a_job_of_two_nodes_never_runs_on_four(tmp_path: Path) -> None:
 
 
 def _tasks_of_nodes(bed: beds.Bed) -> list[int]:
-    """How many tasks the job `wide` runs on each of its nodes."""
+    """Return the numbers of tasks that the job `wide` runs, node by node."""
     running = [one["node"] for one in bed.job("wide")["attempts"] if one["state"] == "Running"]
     return list(Counter(running).values())

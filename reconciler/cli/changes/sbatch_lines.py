@@ -163,7 +163,7 @@ def fill(
         if one.name in _TRANSLATED and (made := _TRANSLATED[one.name](value, counts)):
             found |= made
         elif one.name in _COUNTS:
-            if _whole_number(value) is None:
+            if others and not _is_followed(one, counts):
                 left.append(one.text)
         elif one.name in _FIELDS and (value or one.name in _FLAGS) and _is_path(one):
             path, read = _FIELDS[one.name]
@@ -250,11 +250,18 @@ def with_lines(
     made = given._replace(**said)
     if "per_node" in said and made.nodes is not None and made.tasks is not None:
         made = made._replace(per_node=None)  # the most to sbatch, beside these two
-    for field in ("per_node", "nodes", "tasks"):
-        if (others or given[:3] != (None,) * 3) and isinstance(
-            job_fields.shared_out(*made[:3]), str
-        ):
-            made = made._replace(**{field: getattr(given, field)})
+    for field in ("nodes", "per_node", "tasks"):
+        uneven = job_fields.shared_out(*made[:3])
+        if not isinstance(uneven, str) or not said:
+            break
+        if not others:
+            lines = _listed([one.text for one in asked.values()])
+            terminal.fail(
+                f"#SBATCH {lines}: {uneven}. To fix: say other numbers on the command line, which "
+                "win, or submit with --ignore-sbatch",
+                terminal.USAGE,
+            )
+        made = made._replace(**{field: getattr(given, field)})
     return made
 
 
@@ -264,6 +271,14 @@ def _whole_number(text: str) -> int | None:
     if found is None or found["last"] not in {None, found["first"]}:
         return None
     return int(found["first"]) or None
+
+
+def _is_followed(one: SbatchOption, counts: job_fields.TaskCounts) -> bool:
+    """Return True if a job has the number of tasks, or of nodes, that a line says."""
+    tasks, per_node = counts.tasks or 1, counts.per_node or 0
+    nodes = tasks // per_node if per_node else (1 if tasks == 1 else 0)
+    there = {"nodes": nodes, "ntasks": tasks, "ntasks-per-node": per_node}
+    return _whole_number(one.value or "") == there[one.name]
 
 
 def _tasks_of_node(counts: job_fields.TaskCounts) -> int:

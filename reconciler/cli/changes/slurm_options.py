@@ -1,5 +1,6 @@
 """Names that Slurm has for options of `submit` and `run`, where they mean the same."""
 
+import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -78,16 +79,15 @@ _ALIASES: Mapping[str, _Alias] = MappingProxyType(
 )
 
 
-def _before_command(words: list[str], flags: Collection[str]) -> Iterator[str]:
-    """Yield the options of a command line, without their values."""
+def _options(words: list[str], flags: Collection[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the options before a command, each with the word behind it that is its value."""
     left = iter(words)
     for word in left:
         if not word.startswith("-") or word in {"-", "--"}:
             return
-        yield word
-        is_long = word.startswith("--")
-        if word not in flags and "=" not in word and (is_long or len(word) == 2):
-            next(left, None)
+        takes_next = "=" not in word and word not in flags
+        takes_next = takes_next and (word.startswith("--") or len(word) == 2)
+        yield word, list(itertools.islice(left, 1)) if takes_next else []
 
 
 def translated(words: list[str], options: Iterable[Any]) -> list[str]:
@@ -102,19 +102,14 @@ def translated(words: list[str], options: Iterable[Any]) -> list[str]:
     known = list(options)
     flags = {name for one in known if getattr(one, "is_flag", False) for name in one.opts}
     there = {name for one in known for name in one.opts}
-    has_tasks = any(_TASKS.fullmatch(word) for word in _before_command(words, flags))
-    found, told, left = list[str](), list[str](), list(words)
-    while left and left[0].startswith("-") and left[0] not in {"-", "--"}:
-        word = left.pop(0)
+    options_given = list(_options(words, flags))
+    has_tasks = any(_TASKS.fullmatch(word) for word, _ in options_given)
+    found, told = list[str](), list[str]()
+    for word, following in options_given:
         name, sign, value = word.partition("=")
         alias = _ALIASES.get(name)
         if alias is not None and alias.option not in there:
             alias = None
-        takes_next = not sign and name not in flags
-        if alias is None and not name.startswith("--"):
-            takes_next = takes_next and len(name) == 2
-        following = left[:1] if takes_next else []
-        del left[: len(following)]
         given = value if sign else "".join(following)
         made = alias.value(given) if alias and not (alias.of_node and has_tasks) else None
         if alias is None or not made:
@@ -125,4 +120,5 @@ def translated(words: list[str], options: Iterable[Any]) -> list[str]:
         told.append(f"{name} is {alias.option} here")
     if told:
         terminal.note("; ".join(dict.fromkeys(told)))
-    return [*found, *left]
+    read = sum(1 + len(following) for _, following in options_given)
+    return [*found, *words[read:]]

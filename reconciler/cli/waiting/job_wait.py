@@ -255,6 +255,6 @@ def _hopeless(job: Json, *, if_held: bool = False) -> str:
 
 
 def continues_text(names: list[str]) -> str:
-    """Return a sentence about jobs that nobody watches any more."""
+    """Return a sentence that names jobs which go on without this command."""
     verb = "continues" if len(names) == 1 else "continue"
     return f"{', '.join(names)} {verb} without this command: muster wait {' '.join(names)}"

@@ -492,7 +492,7 @@ class ReservationCalendar:
         since: float,
         until: float,
     ) -> int:
-        """How many moments at which work ends an ask may pass over, up to the one to begin with.
+        """Number of moments at which work ends that a walk for an ask can leave out at its start.
 
         Till the first reservation begins all look at the same: what is free then goes on from there
         by what is reserved.

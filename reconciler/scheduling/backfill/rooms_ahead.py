@@ -1,4 +1,4 @@
-"""What nodes will have, with nothing reserved, at moments at which work ends: one for all walks.
+"""Room that nodes will have, without reservations, when running work ends: shared by all walks.
 
 Till the first reservation begins all who look for a moment at which an ask fits see the same, and
 what fits nowhere at one moment fits at none before. The room once all that is leaving has left

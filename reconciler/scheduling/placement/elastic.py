@@ -94,7 +94,7 @@ def _of_block(
     own = sorted({task.node for task in there})
     block = bound[0][1] // tasks
     for node in [node for node, number in held.items() if number == block]:
-        counts, _ = planner.room(shape, group, mask, own)
+        counts, _ = planner.counts(shape, group, mask, own, partly=True)
         count = min(len(bound), int(counts[node]))
         return gang.GangPlacement((gang.GangPart(group, bound[0][1], count, node),))
     if len(bound) < tasks:

@@ -90,21 +90,19 @@ class GangPlanner:
         within: snapshots.Mask | None,
         own: Sequence[int] = (),
         ask: TaskRequirements | None = None,
+        *,
+        partly: bool = False,
     ) -> tuple[Counts, affinity.AffinityRules]:
-        """(tasks that each node has room for, rules of affinity); ``ask``: instead of its own."""
-        counts, rules = self.room(shape, group, within, own, ask)
-        tasks = self.situation.shapes[shape].groups[group].per_node
-        return topology.per_node(counts, tasks) if tasks else counts, rules
+        """(tasks that each node has room for, rules of affinity).
 
-    def room(
-        self,
-        shape: int,
-        group: int,
-        within: snapshots.Mask | None,
-        own: Sequence[int] = (),
-        ask: TaskRequirements | None = None,
-    ) -> tuple[Counts, affinity.AffinityRules]:
-        """The same whether or not it is room for as many as a node has to take."""
+        Args:
+            shape: the shape.
+            group: of it.
+            within: nodes that may be used; None: all.
+            own: nodes where the element has tasks already.
+            ask: what a task asks, instead of its own.
+            partly: count nodes too that have room for fewer tasks than each has to take.
+        """
         asked = self.situation.shapes[shape]
         rules = self.rules(shape)
         usable = asked.eligible & self._opened
@@ -113,7 +111,10 @@ class GangPlanner:
         if rules.allowed is not None:
             usable &= rules.allowed
         ask = ask or self.asks[shape][group]
-        return self.stock.counts(ask, usable, exclusive=asked.exclusive, own=own), rules
+        found = self.stock.counts(ask, usable, exclusive=asked.exclusive, own=own)
+        if ask.per_node and not partly:
+            found = topology.per_node(found, ask.per_node)
+        return found, rules
 
     def element(self, shape: int, within: snapshots.Mask | None) -> GangPlacement | None:
         """Where the minimum of each group of one element goes."""

@@ -38,9 +38,9 @@ def missing_now(
     present: request.Present,
     missing: tuple[tuple[int, int], ...],
 ) -> tuple[tuple[int, int], ...]:
-    """What is still missing, in the order in which it joins.
+    """Tasks that an element still lacks, in the order in which they join it.
 
-    Where each node gets a number of tasks, nodes that have fewer come first.
+    Those of nodes that have some of their tasks, but not all, come first.
     """
     there = {(task.group, task.index) for task in present}
     left = tuple(one for one in missing if one not in there)
@@ -51,7 +51,7 @@ def missing_now(
 
 
 def _block(shape: snapshots.Shape, task: tuple[int, int]) -> tuple[int, int]:
-    """Tasks that are on one node, by group and number; one alone where that is not asked for."""
+    """(group, number) of the tasks that share a node with this one; itself without ``per_node``."""
     group, index = task
     return group, index // max(shape.groups[group].per_node, 1)
 
@@ -61,9 +61,7 @@ def lacking(
     present: request.Present,
     missing: tuple[tuple[int, int], ...],
 ) -> tuple[tuple[int, int], ...]:
-    """Of the missing tasks, in the order in which they join, those without which a gang is below
-    its minimum.
-    """
+    """The missing tasks that bring a gang up to its minimum, in the order of ``missing``."""
     have = [0] * len(shape.groups)
     for task in present:
         have[task.group] += 1
@@ -80,7 +78,7 @@ def next_up(
     present: request.Present,
     missing: tuple[tuple[int, int], ...],
 ) -> tuple[tuple[int, int], ...]:
-    """Of the tasks missing beyond the minimum those that join next: one, or all of a new node."""
+    """The missing tasks that join next, beyond the minimum: one, or all tasks of a new node."""
     block = _block(shape, missing[0])
     if any(_block(shape, (task.group, task.index)) == block for task in present):
         return missing[:1]

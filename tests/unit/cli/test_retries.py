@@ -49,7 +49,7 @@ def text(*pieces: bytes, whole: bool = True) -> Callable[[Handler], None]:
 
 @pytest.fixture
 def controller(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Script, str]]:
-    """What it answers, to be filled, and where it is; no job waits for git."""
+    """Return the answers of a controller, for a test to fill in, and its address."""
     script: Script = {"/v1/overrides": [told({"items": []})]}
 
     class Scripted(Handler):

@@ -1,4 +1,4 @@
-"""What answers at a controller's address and is none ends in a message, not in a traceback."""
+"""A server that is no controller is answered with a message, not with a traceback."""
 
 import http.server
 import threading

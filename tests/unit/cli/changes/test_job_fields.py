@@ -220,8 +220,6 @@ def _filled(
         ("-N4 -n5", {"tasks": 8}, (8, 2, None)),
         ("-N2 -n4 --ntasks-per-node=2", {"most": 8}, (None, 2, None)),
         ("-N2 -n4", {"tasks": 2, "per_node": 1}, (2, 1, None)),
-        ("-N2 -n4", {"per_node": 4}, (4, 4, None)),
-        ("-n6", {"nodes": 4}, (4, 1, None)),
     ],
 )
 def test_numbers_of_tasks_are_those_of_the_command_line_and_else_of_the_script(
@@ -232,20 +230,33 @@ def test_numbers_of_tasks_are_those_of_the_command_line_and_else_of_the_script(
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "given", "told"),
     [
-        ("-N 1-3", "#SBATCH --nodes=1-3: expected a whole number from 1"),
-        ("-N0", "#SBATCH --nodes=0: expected a whole number from 1"),
-        ("-N4 -n5", "--tasks 5 can't be shared evenly by --nodes 4"),
+        ("-N 1-3", {}, "#SBATCH --nodes=1-3: expected a whole number from 1"),
+        ("-N0", {}, "#SBATCH --nodes=0: expected a whole number from 1"),
+        ("-N4 -n5", {}, "--tasks 5 can't be shared evenly by --nodes 4"),
+        ("-n6", {"nodes": 4}, "#SBATCH --ntasks=6: --tasks 6 can't be shared evenly by --nodes 4"),
+        ("-N2", {"tasks": 5}, "#SBATCH --nodes=2: --tasks 5 can't be shared evenly by --nodes 2"),
+        ("-N2 -n4", {"per_node": 4}, "are 8 tasks, not --tasks 4"),
     ],
 )
 def test_numbers_of_tasks_in_a_script_that_can_not_be_are_refused(
-    lines: str, told: str, capsys: pytest.CaptureFixture[str]
+    lines: str, given: dict[str, int], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(typer.Exit) as ended:
-        _filled(lines, UNSAID)
+        _filled(lines, UNSAID._replace(**given))
     assert ended.value.exit_code == terminal.USAGE
     assert told in " ".join(capsys.readouterr().err.split())
+
+
+def test_lines_that_are_ignored_are_not_said_to_be_taken(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = _filled("-N4 -n5", UNSAID, others=True)
+    assert (found.count, found.tasks_per_node) == (5, None)
+    changing, taken = capsys.readouterr().err.splitlines()
+    assert changing.endswith("these lines change nothing: --nodes=4")
+    assert taken.endswith(": --ntasks=5")
 
 
 def test_a_script_that_starts_mpi_by_itself_is_told_how(capsys: pytest.CaptureFixture[str]) -> None:

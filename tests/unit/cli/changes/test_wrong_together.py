@@ -1,4 +1,4 @@
-"""All values of options that are wrong are told at once, and nothing is done."""
+"""Wrong values of several options are told together, and nothing is submitted."""
 
 from pathlib import Path
 

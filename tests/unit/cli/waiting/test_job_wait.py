@@ -1,4 +1,4 @@
-"""What is said while somebody waits for a job: news, each time that there are some."""
+"""`wait` prints each new reason for which a job waits, and knows which run it waits for."""
 
 from typing import Any
 
