@@ -58,7 +58,6 @@ def options(command: str) -> set[str]:
     ("command", "word", "meant"),
     [
         ("submit", "--partition", "--queue"),
-        ("run", "--gres", "--gpus"),
         ("logs", "--from", "--since"),
         ("logs", "--since", ""),
         ("submit", "--whatever", ""),
@@ -129,6 +128,8 @@ def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
         (["submit", "--owner", "me"], "no option --owner here; the owner is your git identity\n"),
         (["submit", "--mail-type", "END"], "no option --mail-type here; to be told of your jobs"),
         (["submit", "--mem-per-cpu", "2"], "--memory is that of one task"),
+        (["submit", "-n4", "--gres=gpu:2", "--", "x"], "say what one task gets, --gpus"),
+        (["submit", "-n", "4", "--mem", "4G", "--", "x"], "say what one task gets, --memory"),
         (["submit", "-a", "1-3"], "no option -a here; did you mean --array?"),
         (["submit", "-C", "a"], "no option -C here; for nodes with a label: --set nodeSelector"),
         (["run", "-G", "2", "--", "x"], "no option -G here; did you mean --gpus?"),
