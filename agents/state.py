@@ -311,7 +311,9 @@ class AgentState:
             if complete or name in self._changed or report.state is AttemptState.ENDED
         ]
         for name in waiting:
-            stage = self.stages.get(name, AttemptState.STARTING)
+            # what is held must not count as ready before it is prepared
+            unknown = AttemptState.FETCHING if name in self._held else AttemptState.STARTING
+            stage = self.stages.get(name, unknown)
             if complete or stage != self._told_stages.get(name, AttemptState.STARTING):
                 chosen.append(AttemptReport(name, stage, message=self.notes.get(name, "")))
         self._told_stages = {n: s for n, s in self.stages.items() if n in self.assignments}

@@ -16,10 +16,15 @@ def release(
     attempts: list[records.AttemptRecord],
     all_attempts: cycle_attempts.CycleAttempts,
 ) -> None:
-    """Release a gang whose last task has become ready in this cycle."""
+    """Release the ready tasks of a gang if something became of one in this cycle, and none lacks
+    anything.
+
+    The last one need not be told of as ready: a node that reports all it has tells of a task
+    before its first step as starting.
+    """
     if not spec.waits_for_images or any(one.lacks_image for one in attempts):
         return
-    ready = [one for one in attempts if one.state is AttemptState.READY and one.stop is None]
-    if any(one.id in all_attempts.renewed for one in ready):
-        for one in ready:
-            all_attempts.tell_again(one)
+    if any(one.id in all_attempts.renewed for one in attempts):
+        for one in attempts:
+            if one.state is AttemptState.READY and one.stop is None:
+                all_attempts.tell_again(one)

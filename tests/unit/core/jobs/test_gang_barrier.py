@@ -73,6 +73,19 @@ def test_a_gang_goes_when_the_last_image_is_there(cluster: world.World) -> None:
     assert cluster.state("g") is JobState.RUNNING
 
 
+def test_a_task_that_waits_goes_with_one_that_was_never_ready(cluster: world.World) -> None:
+    """A task may be told of as starting, or running, without having been told of as ready."""
+    cluster.commit(gang())  # type: ignore[arg-type]
+    cluster.settle()
+    node(cluster, "n0").fetched()
+    cluster.settle()
+    assert states(cluster) == ["Fetching", "Ready"]
+    (late,) = node(cluster, "n1").attempts
+    node(cluster, "n1").attempts[late] = records.AttemptReport(late, AttemptState.STARTING)
+    cluster.settle()
+    assert "Ready" not in states(cluster)
+
+
 def test_one_that_gets_no_image_brings_its_gang_down(cluster: world.World) -> None:
     cluster.commit(gang())  # type: ignore[arg-type]
     cluster.settle()
