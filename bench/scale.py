@@ -7,8 +7,8 @@ checkpoint; ``--mix`` adds traits of real work (``bench/mixes.py``), and measure
 cluster and the whole. Each figure is one call of ``reconcile`` with what cycles recall, and taking
 its outcome into the memory: the changes, the snapshot, decisions, all reasons and the records are
 in it. Who is evicted leaves before the next cycle. ``--csv`` writes what the cycles of smaller
-clusters cost beside it. ``--engines`` measures the engine over columns beside the present cycle
-(``bench/engines.py``).
+clusters cost beside it. Beside it stands the simplest scheduler
+(``bench/first_fit.py``).
 """
 
 import argparse
@@ -18,13 +18,16 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from bench import beds, engines, mixes, situations
+from bench import beds, first_fit, mixes, situations
 from bench.options import count, new_file
 from reconciler.controller.host import gc_tuning
 from reconciler.model import desired
 from reconciler.model.state import outcome
 from reconciler.model.values.resources import Resources
 from reconciler.operations.reports import csv_text
+from reconciler.scheduling.cycle import scheduling_cycle
+from reconciler.scheduling.decisions import Decisions
+from reconciler.scheduling.inputs.snapshots import Snapshot
 
 QUEUES = 50
 #: Nodes and jobs of the largest cluster, in parts of which the smaller ones are.
@@ -91,9 +94,18 @@ def measure(
 ) -> dict[str, Any]:
     """Wall and CPU seconds of the first cycle, and of each steady one."""
     bed = Bed(nodes, jobs, seed, traits)
+    situation: list[Snapshot] = []
+
+    def noted(given: Snapshot) -> Decisions:
+        situation.append(given)
+        return scheduling_cycle.schedule(given)
+
+    bed.schedule = noted
     gc_tuning.settle()  # as the controller does
     first = bed.cycle()
+    bed.schedule = scheduling_cycle.schedule
     found: dict[str, Any] = {
+        "floor": first_fit.row(situation[0]),
         "placements": len(bed.running),
         "first_s": first.wall_s,
         "first_cpu_s": first.cpu_s,
@@ -156,15 +168,8 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
         metavar="NAME[,NAME]",
         help="plain, all, or " + ", ".join(mixes.TRAITS),
     )
-    parser.add_argument(
-        "--engines", action="store_true", help="run both engines of the scheduler side by side"
-    )
     parser.add_argument("--csv", type=new_file, metavar="FILE", help="where to write cost by size")
     options = parser.parse_args(arguments)
-    if options.engines:
-        return engines.rows(
-            lambda: Bed(options.nodes, options.jobs, 1, options.mix), options.cycles
-        )
     table = []
     for part in (_PARTS[0], _PARTS[-1]) if options.mix else _PARTS:
         nodes, jobs = int(options.nodes * part), int(options.jobs * part)
@@ -206,6 +211,7 @@ def _rows(smallest: dict[str, Any], largest: dict[str, Any], cycles: int) -> lis
     rate_row["ratio"] = round(rate / 810.0, 2)
     return [
         rate_row,
+        largest["floor"],
         situations.row(
             "first_placements_per_cpu_s", largest["placements"] / largest["first_cpu_s"], "1/s"
         ),

@@ -53,10 +53,6 @@ class LimitHolds:
         #: What started in this cycle: queue, end, amounts, whether it is firm.
         self._started: list[tuple[int, float, snapshots.Charge, bool]] = []
 
-    def started_so_far(self) -> list[tuple[int, float, snapshots.Charge, bool]]:
-        """What started in this cycle: queue, end, amounts, whether it is firm."""
-        return list(self._started)
-
     def wait(self, ask: request.PlacementRequest) -> None:
         """Keep for an ask what comes free, if nobody of its queue has that and it is known when."""
         if not self._keeps or ask.queue in self.waits or ask.missing:

@@ -199,10 +199,6 @@ class ReservationCalendar:
         if ends_at < math.inf:
             self._times.started(ends_at, tasks, exclusive=exclusive, matches=matches)
 
-    def started_so_far(self) -> list[tuple[float, timeline_events.Taken]]:
-        """When what started in this cycle ends, as far as that is known, and what it has."""
-        return self._times.ends_of_started()
-
     def replaced(self, reservations: list[node_reservation.NodeReservation]) -> None:
         """Have these reservations from now on."""
         self.reservations = reservations

@@ -56,10 +56,6 @@ class CapacityEvents:
             turns.insert(place, [])
         turns[place].append((1, tasks, exclusive, matches))
 
-    def ends_of_started(self) -> list[tuple[float, Taken]]:
-        """When what started in this cycle ends, and what it has."""
-        return self._started
-
     @property
     def version(self) -> int:
         """Grows with ``ends``."""

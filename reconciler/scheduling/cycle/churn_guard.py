@@ -67,16 +67,6 @@ class ChurnGuard:
         #: Lines whose next claim may take from other queues, as far as anybody asked.
         self._open: NDArray[np.intp] | None = None
 
-    @property
-    def counted(self) -> tuple[int, int]:
-        """How often it may be looked still, in a row in vain and in all."""
-        return self._looks, self._in_all
-
-    def count_from(self, in_vain: int, in_all: int, rows: NDArray[np.intp] | None) -> None:
-        """Look only so often from now on, and at these lines alone; None: at all of them."""
-        self._looks, self._in_all = in_vain, in_all
-        self._open = None if rows is None else self._ordered(rows)
-
     def let(
         self, ask: request.PlacementRequest, *, had_reservation: bool
     ) -> request.PlacementRequest | None:

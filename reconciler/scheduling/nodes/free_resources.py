@@ -84,11 +84,6 @@ class FreeResources:
         self.changed.add(node)
         self._stale.add(node)
 
-    def pad(self, count: int) -> None:
-        """Log so many changes that change nothing."""
-        if self.rows:
-            self.log += [(0, self.rows[0])] * count
-
     def appear(self, selectors: Iterable[int], node: int, tasks: int) -> None:
         """Count tasks on a node that these selectors match (fewer than none: they left)."""
         if self.presence is None:

@@ -5,7 +5,7 @@ released; every change can be undone to a mark, at a cost that grows with what i
 depend on the snapshot and on the changes alone: the same calls give the same nodes anywhere.
 """
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -198,15 +198,6 @@ class Capacity:
         """Turns the choice among equal nodes; along the network they stay in order."""
         turn = self.situation.turn
         return turn if self._fixed.network.depth else turn + self._before + len(self.stock.log)
-
-    @property
-    def turned(self) -> int:
-        """How often nodes changed, which turns the choice among equal ones."""
-        return self._before + len(self.stock.log)
-
-    def turn_to(self, changes: int) -> None:
-        """Choose among equal nodes as if nodes had changed so often, no less than so far."""
-        self.stock.pad(changes - self.turned)
 
     def plan(self, shape: int, *, within: Mask | None = None) -> GangPlacement | None:
         """Where the minimum of each group of one element goes; None: no room.
@@ -581,12 +572,6 @@ class Capacity:
         # new ones: a rollback to a mark returns to those that were there
         self._unfit = {}
         self._too_much = {}
-
-    def put_rows(self, rows: Mapping[int, NodeRow]) -> None:
-        """Set what nodes have left."""
-        for node, row in rows.items():
-            self.stock.put(node, row)
-        self._renew_version()
 
     def clamp(self, other: "Capacity", nodes: Iterable[int] | None = None) -> None:
         """Keep of each node, or of some, the lesser of what this room and another have free."""

@@ -194,19 +194,6 @@ class Preemption:
         leaves = self.prospects.leaves_above()
         return any(excess.is_over(paths[queue]) and self._loses(ask, queue) for queue in leaves)
 
-    def could_find(self, ask: request.PlacementRequest) -> bool:
-        """Whether ``find`` might find somebody if nobody was looked for yet; ``False`` is certain.
-
-        It then changes nothing.
-        """
-        if not self.may_find(ask):
-            return False
-        excess = self.ledger.over_limit(ask.queue, ask.amounts, settled=True)
-        if excess is not None and not self._relieves(ask, excess):
-            return False
-        scopes = self._scopes(ask)
-        return any(scope.own for scope in scopes) or (bool(scopes) and bool(self.losers(ask)))
-
     def has_failed(self, ask: request.PlacementRequest) -> bool:
         """Whether all searches for an ask were made, for it or a smaller one, and found nobody.
 
