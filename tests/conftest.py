@@ -42,6 +42,24 @@ def pytest_configure(config: pytest.Config) -> None:
         compileall.compile_dir(PROJECT / package, quiet=2)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Have two of the processes begin with tests that mostly wait, the others with the rest.
+
+    Each process is given a part of the tests that is as long as the others'. Where one of them has
+    all tests that wait, these are still to be run when there is nothing left to do beside them.
+    """
+    processes = getattr(config, "workerinput", {}).get("workercount", 1)
+    waiting = [item for item in items if "integration" in item.path.parts]
+    part, half = len(items) // max(processes, 1), len(waiting) // 2
+    if processes < 3 or len(waiting) > part:
+        return
+    while half < len(waiting) and waiting[half].path == waiting[half - 1].path:
+        half += 1  # one file's tests share what they start
+    others = [item for item in items if "integration" not in item.path.parts]
+    first = others[: part - half]
+    items[:] = [*waiting[:half], *first, *waiting[half:], *others[len(first) :]]
+
+
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
     """A folder with a name that leaves room for Unix sockets, wherever those of pytest are."""
