@@ -7,6 +7,7 @@ Else small work of its queue would pass it for ever. Where what runs says no tim
 such moment. What others lend is taken as it is: of it the queue gives back what ends of its own.
 """
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -50,12 +51,14 @@ class LimitHolds:
         )
         self._keeps = bounded and situation.policy.backfill != "none"
         self.waits: dict[int, LimitWait] = {}
-        #: What started in this cycle: queue, end, amounts, whether it is firm.
+        #: What started in this cycle with a known end: queue, end, amounts, whether it is firm.
         self._started: list[tuple[int, float, snapshots.Charge, bool]] = []
 
     def wait(self, ask: request.PlacementRequest) -> None:
         """Keep for an ask what comes free, if nobody of its queue has that and it is known when."""
         if not self._keeps or ask.queue in self.waits or ask.missing:
+            return
+        if not self._started and not self._known_ends.size:
             return
         bounds = self._bounds(ask)
         lacking = [bound for bound, left in bounds.items() if left < 0]
@@ -84,7 +87,8 @@ class LimitHolds:
         if wait is not None and wait.job == ask.job:
             del self.waits[ask.queue]
         ends_at = self.situation.now + ask.line.duration_s
-        self._started.append((ask.queue, ends_at, amounts, ask.firm))
+        if math.isfinite(ends_at):
+            self._started.append((ask.queue, ends_at, amounts, ask.firm))
         path = self.ledger.paths[ask.queue]
         for other in self.waits.values():
             if ends_at > other.at:
@@ -135,25 +139,39 @@ class LimitHolds:
     def _ends(self, bound: Bound) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """(n,) ends of what counts under a bound, as far as they are known, and (n,) amounts."""
         member, resource, firm = bound
-        running, paths, now = self.situation.running, self.ledger.paths, self.situation.now
-        below = np.array([member == ALL or member in path for path in paths], dtype=np.bool_)
-        counts = ~running.leaving & (running.queue >= 0) & np.isfinite(running.ends_at)
-        counts[counts] &= below[running.queue[counts]]
+        rows, running = self._known_ends, self.situation.running
+        started = [one for one in self._started if one[3] or not firm]
+        if member != ALL:
+            below = self._below[member]
+            rows = rows[np.isin(running.queue[rows], below)]
+            started = [one for one in started if one[0] in below]
         if firm:
-            counts &= ~running.preemptible
-        ends = np.maximum(running.ends_at[counts], now + 1.0)
+            rows = rows[~running.preemptible[rows]]
+        ends = np.maximum(running.ends_at[rows], self.situation.now + 1.0)
         if resource < len(quota_ledger.RESOURCES):
-            amounts = running.total[counts, resource]
+            amounts = running.total[rows, resource]
         else:
-            tasks = [self.situation.holdings[row].tasks for row in np.flatnonzero(counts).tolist()]
+            tasks = [self.situation.holdings[row].tasks for row in rows.tolist()]
             totals = [flavors.total_of(self.situation, one)[resource] for one in tasks]
             amounts = np.array(totals, dtype=np.int64)
-        started = [
-            (end, taken[resource])
-            for queue, end, taken, is_firm in self._started
-            if below[queue] and math.isfinite(end) and (is_firm or not firm)
-        ]
         if started:
-            ends = np.append(ends, [end for end, _ in started])
-            amounts = np.append(amounts, [taken for _, taken in started])
+            ends = np.append(ends, [end for _, end, _, _ in started])
+            amounts = np.append(amounts, [taken[resource] for _, _, taken, _ in started])
         return ends, amounts
+
+    @functools.cached_property
+    def _known_ends(self) -> NDArray[np.intp]:
+        """Rows of what runs whose ends are known."""
+        running = self.situation.running
+        return np.flatnonzero(
+            ~running.leaving & (running.queue >= 0) & np.isfinite(running.ends_at)
+        )
+
+    @functools.cached_property
+    def _below(self) -> dict[int, list[int]]:
+        """Of each queue those whose work counts in it."""
+        found: dict[int, list[int]] = {}
+        for queue, path in enumerate(self.ledger.paths):
+            for member in path:
+                found.setdefault(member, []).append(queue)
+        return found
