@@ -34,6 +34,7 @@ NAMES = (
     "topology",
     "queues",
     "scale",
+    "live",
     "plan",
     "plan_live",
     "scraping",

@@ -9,6 +9,7 @@ import pytest
 from bench import (
     consolidate,
     fill,
+    live,
     mixes,
     queues,
     reclaim,
@@ -25,6 +26,11 @@ from bench import (
         (fill, ["--nodes=4"], {"fill_s", "fill_cpu_s"}),
         (reclaim, ["--nodes=20"], {f"reclaim_{c}{s}" for c in "abc" for s in ("_s", "_cpu_s")}),
         (consolidate, ["--nodes=24"], {"consolidate_s", "consolidate_cpu_s", "moves"}),
+        (
+            live,
+            ["--nodes=10", "--jobs=100"],
+            {"first_s", "placements", "arrival_s", "end_s", "report_s", "memory"},
+        ),
         (unschedulable, ["--nodes=12"], {"unschedulable_s", "unschedulable_cpu_s"}),
         (
             topology,
