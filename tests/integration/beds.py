@@ -101,15 +101,19 @@ class Bed:
         for role in ("AUTHOR", "COMMITTER"):
             environment[f"GIT_{role}_NAME"] = "tester"
             environment[f"GIT_{role}_EMAIL"] = "tester@example.org"
-        done = subprocess.run(
-            ["git", *arguments],
-            cwd=folder or self.folder,
-            env=environment,
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        try:
+            done = subprocess.run(
+                ["git", *arguments],
+                cwd=folder or self.folder,
+                env=environment,
+                check=True,
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
+        except subprocess.CalledProcessError as error:
+            error.add_note(error.stderr)
+            raise
         return done.stdout.strip()
 
     def commit(self, files: dict[str, str | None], message: str = "change") -> str:

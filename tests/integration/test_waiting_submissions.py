@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from reconciler.changes import requests
@@ -38,6 +39,16 @@ def _submit(bed: beds.Bed, *names: str, command: str = "'true'") -> list[beds.Js
         "/v1/jobs", content=text.encode(), kind="application/yaml"
     )["items"]
     return found
+
+
+def _gits(bed: beds.Bed) -> list[psutil.Process]:
+    """Return the processes of git in the folders of a bed."""
+    return [
+        process
+        for process in psutil.process_iter(["name", "cwd"])
+        if process.info["name"].startswith("git")
+        and (process.info["cwd"] or "").startswith(str(bed.folder))
+    ]
 
 
 def _submissions(bed: beds.Bed) -> beds.Json:
@@ -118,6 +129,7 @@ def test_what_was_pushed_before_a_kill_is_not_committed_again(bed: beds.Bed) -> 
     with git_away(bed):
         _submit(bed, "pushed", "left", "open")
         bed.cluster.kill_controller()
+        bed.until(lambda: not _gits(bed))  # which would find the repository when it is back
     ids = {
         one.subject: one.submission.id
         for one in StoreReader.open(f"sqlite:///{bed.cluster.state}/store.db").overrides()
@@ -208,8 +220,9 @@ def test_a_job_that_runs_is_cancelled_together_with_one_of_its_name_that_waits(
 ) -> None:
     text = beds.POOL.format(nodes=2, cpus=4, gpus=0, lease="5s", silence="3s")
     bed.commit({"cluster.yaml": text.replace("lease: 5s", "ephemeral: allowed, lease: 5s")})
-    bed.until(lambda: bed.get("/v1/sync")["sync"]["ephemeral"])
     assert bed.api is not None
+    bed.api.post("/v1/hooks/git")  # else a remote repository is looked at once a minute
+    bed.until(lambda: bed.get("/v1/sync")["sync"]["ephemeral"])
     for clone in (False, True):
         at = ["--clone", str(bed.clone)] if clone else []
         name = "cloned" if clone else "asked"
