@@ -133,24 +133,6 @@ def _memory_mib() -> float:
     raise AssertionError("found no VmRSS in /proc/self/status")
 
 
-def _single(bed: Bed, what: str) -> float:
-    """Return the wall seconds of a cycle in which one thing happens, the median of several."""
-    costs = []
-    for _ in range(TIMES):
-        bed.now += 1.0
-        bed.cycle()  # whoever was evicted or started says so here
-        bed.now += 1.0
-        attempt = next(iter(bed.running.values()))
-        if what == "arrival":
-            bed.arrive(1)
-        elif what == "end":
-            bed.end(attempt)
-        else:
-            bed.report(attempt.node)
-        costs.append(bed.cycle().wall_s)
-    return statistics.median(costs)
-
-
 def run(arguments: list[str]) -> list[dict[str, Any]]:
     """Measure; the rows of the report."""
     parser = argparse.ArgumentParser(prog="python -m bench live", description=__doc__)
@@ -164,7 +146,10 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
         first = bed.cycle()
         placements = len(bed.running)
         situations.expect(placements > 0, True, "something starts")
-        single = {what: _single(bed, what) for what in ("arrival", "end", "report")}
+        single = {
+            what: statistics.median(cycle.wall_s for cycle in scale.single(bed, what, TIMES))
+            for what in ("arrival", "end", "report")
+        }
         bed.close()
     return [
         situations.row("first_s", first.wall_s, "s", below=2.5),

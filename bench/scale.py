@@ -133,14 +133,17 @@ def measure(
             isinstance(action, outcome.StopAttempt) for action in steady.result.actions
         )
         found["records"] += len(steady.result.jobs)
-    found["single"] = {what: _single(bed, what) for what in ("arrival", "end", "report")}
+    found["single"] = {
+        what: statistics.median(cycle.cpu_s for cycle in single(bed, what, 3))
+        for what in ("arrival", "end", "report")
+    }
     return found
 
 
-def _single(bed: Bed, what: str) -> float:
-    """Return the CPU seconds of a cycle in which one thing happens, the median of three."""
-    costs = []
-    for _ in range(3):
+def single(bed: Bed, what: str, times: int) -> list[beds.Cycle]:
+    """Return so many cycles in each of which one thing happens: an arrival, an end, a report."""
+    found = []
+    for _ in range(times):
         bed.now += 1.0
         bed.cycle()  # whoever was evicted or started says so here
         bed.now += 1.0
@@ -151,8 +154,8 @@ def _single(bed: Bed, what: str) -> float:
             bed.end(attempt)
         else:
             bed.report(attempt.node)
-        costs.append(bed.cycle().cpu_s)
-    return statistics.median(costs)
+        found.append(bed.cycle())
+    return found
 
 
 def run(arguments: list[str]) -> list[dict[str, Any]]:
