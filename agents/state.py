@@ -310,13 +310,14 @@ class AgentState:
             for name, report in self.known.items()
             if complete or name in self._changed or report.state is AttemptState.ENDED
         ]
+        # what is held must not count as ready before it is prepared
+        held = {name: AttemptState.FETCHING for name in waiting if name in self._held}
+        stages = held | self.stages
         for name in waiting:
-            # what is held must not count as ready before it is prepared
-            unknown = AttemptState.FETCHING if name in self._held else AttemptState.STARTING
-            stage = self.stages.get(name, unknown)
+            stage = stages.get(name, AttemptState.STARTING)
             if complete or stage != self._told_stages.get(name, AttemptState.STARTING):
                 chosen.append(AttemptReport(name, stage, message=self.notes.get(name, "")))
-        self._told_stages = {n: s for n, s in self.stages.items() if n in self.assignments}
+        self._told_stages = {n: s for n, s in stages.items() if n in self.assignments}
         # Ends first, and the long list of waiting attempts last, so that a cut costs least.
         chosen.sort(key=lambda report: report.state is not AttemptState.ENDED)
         sent = tuple(chosen[:REPORTS_MAX])

@@ -53,7 +53,11 @@ class Bed:
         self.memory = observed_state.ObservedState(records.Observed(), leader_since=now)
         self._sequence = itertools.count(1)
         self._news: dict[str, list[records.AttemptReport]] = {}
-        for pool in structure.pools.values():
+        self.appear()
+
+    def appear(self) -> None:
+        """Have all nodes report for the first time."""
+        for pool in self.structure.pools.values():
             for name in pool.nodes:
                 self._report(name, (), records.Inventory(capacity=pool.node_resources))
 
@@ -114,11 +118,15 @@ class Bed:
         """A node says that all is as it was."""
         self._news.setdefault(node, [])
 
-    def cycle(self) -> Cycle:
-        """Decide on what has come in; what was told to start or stop does so, and says so later."""
+    def deliver(self) -> None:
+        """Have nodes report what has become of their tasks."""
         for name, told in self._news.items():
             self._report(name, tuple(told), None)
         self._news.clear()
+
+    def cycle(self) -> Cycle:
+        """Decide on what has come in; what was told to start or stop does so, and says so later."""
+        self.deliver()
         wanted = desired.Desired(self.generation, self.structure, self.jobs)
         phases: dict[str, float] = {}
         wall, cpu = time.perf_counter(), time.process_time()

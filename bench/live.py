@@ -16,13 +16,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from bench import beds, scale, situations
 from bench.options import count
 from reconciler.controller import control_loop, loop_inbox
 from reconciler.controller.host import gc_tuning
 from reconciler.core import observed_state
 from reconciler.model import desired
-from reconciler.model.state import outcome, records
+from reconciler.model.state import outcome
 from reconciler.store import sql_store
 
 #: How often each single change is made; its figure is the median.
@@ -30,11 +32,11 @@ TIMES = 7
 
 
 class _Loop(control_loop.Loop):
-    """A loop whose input is given to it, and that runs when it is told to."""
+    """A loop that runs one cycle when it is told to."""
 
     @property
     def state(self) -> observed_state.ObservedState:
-        """What is known, to which reports are added."""
+        """Memory of the loop, to which nodes report."""
         return self._state
 
     def decide(self) -> outcome.Outcome:
@@ -102,35 +104,18 @@ class Bed(scale.Bed):
         if self._loop is not None:
             self._loop.close()
 
-    def appear(self) -> None:
-        """All nodes report to the controller that has just begun."""
-        for pool in self.structure.pools.values():
-            for name in pool.nodes:
-                capacity = records.Inventory(capacity=pool.node_resources)
-                self._report(name, (), capacity)
-
     def cycle(self) -> beds.Cycle:
         """Run one cycle of the loop."""
         if self._loop is None:
             return super().cycle()
         # else the loop would believe that somebody had set the clock back
         self.now = max(self.now, self._began + time.monotonic())
-        for name, told in self._news.items():
-            self._report(name, tuple(told), None)
-        self._news.clear()
+        self.deliver()
         wall, cpu = time.perf_counter(), time.process_time()
         result = self._loop.decide()
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         self._obey(result)
         return beds.Cycle(wall, cpu, {}, result)
-
-
-def _memory_mib() -> float:
-    """Return what this process has in memory now."""
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    raise AssertionError("found no VmRSS in /proc/self/status")
 
 
 def run(arguments: list[str]) -> list[dict[str, Any]]:
@@ -157,5 +142,5 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
         situations.row("arrival_s", single["arrival"], "s", below=0.01),
         situations.row("end_s", single["end"], "s", below=0.01),
         situations.row("report_s", single["report"], "s"),
-        situations.row("memory", _memory_mib(), "MiB", below=400),
+        situations.row("memory", psutil.Process().memory_info().rss / 2**20, "MiB", below=400),
     ]

@@ -7,8 +7,7 @@ checkpoint; ``--mix`` adds traits of real work (``bench/mixes.py``), and measure
 cluster and the whole. Each figure is one call of ``reconcile`` with what cycles recall, and taking
 its outcome into the memory: the changes, the snapshot, decisions, all reasons and the records are
 in it. Who is evicted leaves before the next cycle. ``--csv`` writes what the cycles of smaller
-clusters cost beside it. Beside it stands the simplest scheduler
-(``bench/first_fit.py``).
+clusters cost. The simplest scheduler places the same jobs (``bench/first_fit.py``).
 """
 
 import argparse
@@ -105,7 +104,7 @@ def measure(
     first = bed.cycle()
     bed.schedule = scheduling_cycle.schedule
     found: dict[str, Any] = {
-        "floor": first_fit.row(situation[0]),
+        "floor": first_fit.row(situation.pop()),
         "placements": len(bed.running),
         "first_s": first.wall_s,
         "first_cpu_s": first.cpu_s,

@@ -142,9 +142,8 @@ class LimitHolds:
         rows, running = self._known_ends, self.situation.running
         started = [one for one in self._started if one[3] or not firm]
         if member != ALL:
-            below = self._below[member]
-            rows = rows[np.isin(running.queue[rows], below)]
-            started = [one for one in started if one[0] in below]
+            rows = rows[np.isin(running.queue[rows], self._below[member])]
+            started = [one for one in started if member in self.ledger.paths[one[0]]]
         if firm:
             rows = rows[~running.preemptible[rows]]
         ends = np.maximum(running.ends_at[rows], self.situation.now + 1.0)
@@ -161,7 +160,7 @@ class LimitHolds:
 
     @functools.cached_property
     def _known_ends(self) -> NDArray[np.intp]:
-        """Rows of what runs whose ends are known."""
+        """Return the rows of running work whose end is known."""
         running = self.situation.running
         return np.flatnonzero(
             ~running.leaving & (running.queue >= 0) & np.isfinite(running.ends_at)
@@ -169,7 +168,7 @@ class LimitHolds:
 
     @functools.cached_property
     def _below(self) -> dict[int, list[int]]:
-        """Of each queue those whose work counts in it."""
+        """Return by queue the queues whose work counts in it."""
         found: dict[int, list[int]] = {}
         for queue, path in enumerate(self.ledger.paths):
             for member in path:

@@ -198,7 +198,9 @@ def test_one_that_is_held_is_let_go_once() -> None:
     held = assigned(hold=True)
     assert acts(made.answered(answer(held), 0.0)) == [Start(held, TEMPLATE)]
     fetching = AttemptReport("a", AttemptState.FETCHING)
-    assert made.reports(complete=True)[0] == (fetching,), "or its gang would start without it"
+    assert made.reports(complete=False)[0] == (fetching,), "or its gang would start without it"
+    assert made.reports(complete=False)[0] == ()
+    assert made.reports(complete=True)[0] == (fetching,)
     made.stages = {"a": AttemptState.READY}
     made.notes = {"a": "waits"}
     told = AttemptReport("a", AttemptState.READY, message="waits")

@@ -1,4 +1,4 @@
-"""Wrong values of several options are told together, and nothing is submitted."""
+"""If several options are wrong, all are told at once, and nothing is submitted."""
 
 from pathlib import Path
 

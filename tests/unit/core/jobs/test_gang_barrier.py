@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from reconciler.model import desired
 from reconciler.model.protocol import agent_messages
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState, EndReason, JobState
@@ -51,7 +52,7 @@ def node(cluster: world.World, name: str) -> Node:
     return found
 
 
-def gang(**changes: object) -> object:
+def gang(**changes: object) -> desired.Job:
     return world.job("g", count=2, cpu=2, runtime="podman", image="i", **changes)
 
 
@@ -60,7 +61,7 @@ def states(cluster: world.World) -> list[str]:
 
 
 def test_a_gang_goes_when_the_last_image_is_there(cluster: world.World) -> None:
-    cluster.commit(gang())  # type: ignore[arg-type]
+    cluster.commit(gang())
     cluster.settle()
     assert states(cluster) == ["Fetching", "Fetching"]
     node(cluster, "n0").fetched()
@@ -75,7 +76,7 @@ def test_a_gang_goes_when_the_last_image_is_there(cluster: world.World) -> None:
 
 def test_a_task_that_waits_goes_with_one_that_was_never_ready(cluster: world.World) -> None:
     """A task may be told of as starting, or running, without having been told of as ready."""
-    cluster.commit(gang())  # type: ignore[arg-type]
+    cluster.commit(gang())
     cluster.settle()
     node(cluster, "n0").fetched()
     cluster.settle()
@@ -87,7 +88,7 @@ def test_a_task_that_waits_goes_with_one_that_was_never_ready(cluster: world.Wor
 
 
 def test_one_that_gets_no_image_brings_its_gang_down(cluster: world.World) -> None:
-    cluster.commit(gang())  # type: ignore[arg-type]
+    cluster.commit(gang())
     cluster.settle()
     node(cluster, "n0").fetched()
     cluster.settle()
@@ -106,7 +107,7 @@ def test_neither_plain_processes_nor_single_tasks_wait(cluster: world.World) -> 
 
 def test_another_leader_goes_on(cluster: world.World) -> None:
     """What is held follows from the records alone, so a new engine knows it."""
-    cluster.commit(gang())  # type: ignore[arg-type]
+    cluster.commit(gang())
     cluster.settle()
     node(cluster, "n0").fetched()
     node(cluster, "n1").fetched()
