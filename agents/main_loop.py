@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-from agents.host import parent_watch
+from agents import parent_watch
 from agents.supervisor import client
 from reconciler.model.state.records import AttemptReport
 

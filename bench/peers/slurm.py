@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agents.host import process_memory, processes
+from agents.host import process_text_reader, processes
 from bench import cluster
 from bench.peers import bringing
 
@@ -181,7 +181,7 @@ class Slurm:
 
     def _is_step(self, pid: int) -> bool:
         """Whether a process is the step daemon of one of these nodes' tasks."""
-        if not any("slurmstepd" in word for word in process_memory.text_of(pid, ()).words[:1]):
+        if not any("slurmstepd" in word for word in process_text_reader.text_of(pid, ())[1][:1]):
             return False
         with contextlib.suppress(OSError):
             return str(self.folder).encode() in Path(f"/proc/{pid}/environ").read_bytes()

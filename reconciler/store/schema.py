@@ -113,19 +113,16 @@ sa.Index(
     "attempts_alive",
     ATTEMPTS.c.node,
     sqlite_where=ATTEMPTS.c.state != "Ended",
-    postgresql_where=ATTEMPTS.c.state != "Ended",
 )
 sa.Index(
     "attempts_by_end",
     ATTEMPTS.c.ended_at,
     sqlite_where=ATTEMPTS.c.concluded == 1,
-    postgresql_where=ATTEMPTS.c.concluded == 1,
 )
 sa.Index(
     "attempts_open",
     ATTEMPTS.c.assigned_at,
     sqlite_where=ATTEMPTS.c.concluded == 0,
-    postgresql_where=ATTEMPTS.c.concluded == 0,
 )
 
 NODES = sa.Table("nodes", METADATA, _text("name", key=True), _text("pool"), _text("state"), _body())

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
-import git
 import msgspec
 
 from reconciler.changes import requests, yaml_edit
@@ -62,6 +61,8 @@ class Clone:
     """
 
     def __init__(self, folder: Path, *, sub_path: str = "") -> None:
+        import git  # noqa: PLC0415 - a tenth of the start of a server, which opens no clone
+
         try:
             with git.Repo(folder, search_parent_directories=True) as repository:
                 if repository.bare or repository.working_tree_dir is None:

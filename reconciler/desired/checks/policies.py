@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from reconciler.desired.checks import policy_process, policy_schemas, safe_patterns
+from reconciler.desired.checks import policy_answers, policy_process
 from reconciler.desired.documents.faults import Fault, FaultCollector
 from reconciler.model import desired
 from reconciler.model.documents import fields, policy_spec
@@ -68,7 +68,7 @@ def normalise(
 
 
 #: Faults of schemas, by their text; only those that were found within the limits.
-_checked: OrderedDict[str, tuple[policy_schemas.SchemaFault, ...]] = OrderedDict()
+_checked: OrderedDict[str, tuple[policy_answers.SchemaFault, ...]] = OrderedDict()
 
 
 def remember(policies: Iterable[desired.AdmissionPolicy]) -> None:
@@ -77,7 +77,7 @@ def remember(policies: Iterable[desired.AdmissionPolicy]) -> None:
         _remember(one.schema, ())
 
 
-def _remember(schema: str, found: tuple[policy_schemas.SchemaFault, ...]) -> None:
+def _remember(schema: str, found: tuple[policy_answers.SchemaFault, ...]) -> None:
     _checked[schema] = found
     _checked.move_to_end(schema)
     while len(_checked) > CHECKED_MAX:
@@ -96,7 +96,7 @@ def check_schema(
             faults.add("bad-schema", f"its schema can't be checked: {error}", *place)
             return
         except policy_process.PolicyLimitError as error:
-            found = (policy_schemas.SchemaFault(f"its schema can't be checked: {error}"),)
+            found = (policy_answers.SchemaFault(f"its schema can't be checked: {error}"),)
         _remember(schema, found)
     for one in found:
         where = (*place, *one.path[2:])  # it is told as that of a whole policy
@@ -199,7 +199,7 @@ class PolicyRules:
 
     def judged(
         self, schemas: Sequence[str], seen: dict[str, Any], owner: str, now: float
-    ) -> list[policy_schemas.Violation | None]:
+    ) -> list[policy_answers.Violation | None]:
         """Return the violation of each schema of a policy by one object; None: there is none.
 
         Args:
@@ -209,7 +209,7 @@ class PolicyRules:
             now: seconds since the epoch.
         """
         is_spent = self.slow_s >= SLOW_S_MAX
-        searches_s = SEARCHES_AFTER_S_MAX if is_spent else safe_patterns.SEARCHES_S_MAX
+        searches_s = SEARCHES_AFTER_S_MAX if is_spent else policy_answers.SEARCHES_S_MAX
         began = time.monotonic()
         found = policy_process.SHARED.violations(schemas, seen, searches_s, owner)
         if any(one is not None and one.slow for one in found):
@@ -249,7 +249,7 @@ def matches(
     return all(metadata.labels.get(key) == value for key, value in rule.labels.items())
 
 
-def _fault(rule: desired.AdmissionPolicy, violation: policy_schemas.Violation) -> Fault:
+def _fault(rule: desired.AdmissionPolicy, violation: policy_answers.Violation) -> Fault:
     """Return the fault of an object that violates a policy."""
     severity: Literal["error", "warning"] = "error" if rule.action == "deny" else "warning"
     name = f"policy/{rule.name}"

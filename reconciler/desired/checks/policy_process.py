@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from reconciler import interpreter
-from reconciler.desired.checks import policy_schemas, policy_worker
+from reconciler.desired.checks import policy_answers
 
 #: The longest that one request may take.
 ANSWER_S_MAX = 20.0
@@ -30,6 +30,8 @@ ANSWER_S_MAX = 20.0
 LOST_S_MAX = 30.0
 _REGAINED = 0.1
 _READ_BYTES = 65_536
+#: The module of the child. Here it would take long to import.
+_WORKER = "reconciler.desired.checks.policy_worker"
 #: How a child ends that gets no memory and can't say so.
 _OUT_OF_MEMORY = frozenset({-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGABRT})
 #: So long objects may take on which one schema exceeds a limit: those of one owner, and all.
@@ -39,7 +41,7 @@ OWNER_LOST_S_MAX, SCHEMA_LOST_S_MAX = 10.0, 30.0
 _ENDLESS_MAX, _LOST_MAX = 256, 4096
 _FIX = "write it with fewer patterns, alternatives and references"
 
-_decode = msgspec.json.Decoder(policy_worker.PolicyAnswer).decode
+_decode = msgspec.json.Decoder(policy_answers.PolicyAnswer).decode
 
 
 class PolicyLimitError(Exception):
@@ -90,7 +92,7 @@ class PolicyProcess:
         self._endless: OrderedDict[str, str] = OrderedDict()
         self._lost_on_objects = LostTime()
 
-    def faults(self, schema: str) -> list[policy_schemas.SchemaFault]:
+    def faults(self, schema: str) -> list[policy_answers.SchemaFault]:
         """Return the faults of a schema.
 
         Raises:
@@ -112,7 +114,7 @@ class PolicyProcess:
 
     def violations(
         self, schemas: Sequence[str], value: Any, searches_s: float, owner: str = ""
-    ) -> list[policy_schemas.Violation | None]:
+    ) -> list[policy_answers.Violation | None]:
         """Return the violation of each schema by a value; None: there is none.
 
         A schema that takes more than a limit counts as endless for this value, and costs other
@@ -130,11 +132,11 @@ class PolicyProcess:
         judged = iter(self._judged(asked, value, searches_s, owner) if asked else [])
         return [next(judged) if known is None else known for known in told]
 
-    def _known(self, schema: str, value: Any, owner: str) -> policy_schemas.Violation | None:
+    def _known(self, schema: str, value: Any, owner: str) -> policy_answers.Violation | None:
         """Return the violation by a value that a schema is not applied to."""
         endless = self._endless.get(_key(schema, value)) if self._endless else None
         if endless is not None:
-            return policy_schemas.Violation(endless=endless)
+            return policy_answers.Violation(endless=endless)
         now = time.monotonic()
         of_owner_s = self._lost_on_objects.pause_s(_key(schema, owner), now)
         of_all_s = self._lost_on_objects.pause_s(_key(schema, None), now)
@@ -142,7 +144,7 @@ class PolicyProcess:
         if not pause_s:
             return None
         whose = "" if of_all_s else f" of {owner}" if owner else " without an owner"
-        return policy_schemas.Violation(
+        return policy_answers.Violation(
             paused=f"other objects{whose} took it too long just now; this one is judged by itself "
             "within minutes. To fix: correct those, or write a simpler schema",
             pause_s=pause_s,
@@ -155,7 +157,7 @@ class PolicyProcess:
         searches_s: float,
         owner: str,
         lost_s: float = 0.0,
-    ) -> list[policy_schemas.Violation | None]:
+    ) -> list[policy_answers.Violation | None]:
         """Return the same of schemas that are to be applied.
 
         ``lost_s`` is the time that they have taken already, together with others.
@@ -165,17 +167,17 @@ class PolicyProcess:
         try:
             found = self._ask(request).violations
         except UndecidedPolicyError as error:
-            return [policy_schemas.Violation(slow=str(error))] * len(schemas)
+            return [policy_answers.Violation(slow=str(error))] * len(schemas)
         except PolicyLimitError as error:
             if len(schemas) > 1:
                 lost_s = time.monotonic() - began
-                alone: list[policy_schemas.Violation | None] = []
+                alone: list[policy_answers.Violation | None] = []
                 for schema in schemas:
                     alone += self._judged([schema], value, searches_s, owner, lost_s)
                     if alone[-1] is not None and alone[-1].endless:
                         lost_s = 0.0  # it has been counted
                 return alone
-            found = [policy_schemas.Violation(endless=str(error))]
+            found = [policy_answers.Violation(endless=str(error))]
         now = time.monotonic()
         for schema, violation in zip(schemas, found, strict=True):
             if violation is not None and violation.endless:
@@ -196,11 +198,11 @@ class PolicyProcess:
         with self._lock:
             self._end()
 
-    def _ask(self, request: dict[str, Any]) -> policy_worker.PolicyAnswer:
+    def _ask(self, request: dict[str, Any]) -> policy_answers.PolicyAnswer:
         line = json.dumps(request).encode() + b"\n"
         with self._lock:
             answer = self._answered(line)
-        if answer == policy_worker.OUT_OF_MEMORY:
+        if answer == policy_answers.OUT_OF_MEMORY:
             raise _memory()
         return _decode(answer)
 
@@ -228,7 +230,7 @@ class PolicyProcess:
         if not answer.endswith(b"\n"):
             status = self._end()
             if status == -signal.SIGXCPU:
-                seconds = policy_worker.CPU_S_MAX
+                seconds = policy_answers.CPU_S_MAX
                 raise PolicyLimitError(f"it takes more than {seconds} s of processor time: {_FIX}")
             if status in _OUT_OF_MEMORY:
                 raise _memory()
@@ -238,7 +240,7 @@ class PolicyProcess:
     def _start(self) -> subprocess.Popen[bytes]:
         try:
             self._child = subprocess.Popen(
-                interpreter.module_command(policy_worker.__name__),
+                interpreter.module_command(_WORKER),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 start_new_session=True,
@@ -273,7 +275,7 @@ def _key(schema: str, value: Any) -> str:
 
 def _memory() -> PolicyLimitError:
     return PolicyLimitError(
-        f"it takes more than {policy_worker.MEMORY_BYTES_MAX >> 20} MiB of memory: {_FIX}"
+        f"it takes more than {policy_answers.MEMORY_BYTES_MAX >> 20} MiB of memory: {_FIX}"
     )
 
 

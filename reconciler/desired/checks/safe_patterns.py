@@ -15,12 +15,11 @@ from typing import Any
 
 import regex
 
+from reconciler.desired.checks import policy_answers
 from reconciler.model.values import found_values
 
 #: The longest that one search may take.
 SEARCH_S_MAX = 0.5
-#: The longest that all searches for one schema in one object may take.
-SEARCHES_S_MAX = 1.0
 #: The most references that are followed to judge one object.
 REFERENCES_MAX = 10_000
 #: Keywords that search by themselves, which nothing here stops.
@@ -72,7 +71,7 @@ _bounds = _Bounds()
 
 
 @contextlib.contextmanager
-def bounded(searches_s: float = SEARCHES_S_MAX) -> Iterator[None]:
+def bounded(searches_s: float = policy_answers.SEARCHES_S_MAX) -> Iterator[None]:
     """Judge one object inside the block: :class:`TooManyReferencesError` ends it, and
     :class:`SlowPatternError` does if its searches take longer than ``searches_s``.
     """

@@ -5,7 +5,7 @@ from typing import Any
 
 from reconciler.model.protocol import loop_messages
 from reconciler.model.values.times import format_time
-from reconciler.operations.history import past_reasons
+from reconciler.operations.history import explained_jobs
 from reconciler.operations.reports import attempt_rows, usage_reports
 from reconciler.operations.views import (
     identity_views,
@@ -113,10 +113,10 @@ class Explanation(Envelope, frozen=True, kw_only=True):
     reasons: list[view_types.ReasonView]
     queue: view_types.QueueView | None
     events: list[view_types.EventView]
-    borrowers: list[past_reasons.Borrower] = []
+    borrowers: list[explained_jobs.Borrower] = []
     not_reclaimed: str = ""
-    silent: list[past_reasons.SilentNode] = []
-    replayed: past_reasons.ReplayedCycle | None = None
+    silent: list[explained_jobs.SilentNode] = []
+    replayed: explained_jobs.ReplayedCycle | None = None
     is_earlier_run: bool = False
 
 

@@ -17,7 +17,7 @@ from litestar.params import Parameter
 from reconciler.model.state import events, records
 from reconciler.model.state.states import AttemptState
 from reconciler.model.values import times
-from reconciler.operations.history import past_reasons
+from reconciler.operations.history import explained_jobs
 from reconciler.operations.views import (
     array_views,
     attempt_views,
@@ -34,13 +34,15 @@ from reconciler.server.process import worker_processes
 from reconciler.server.server_store import ServerStore
 from reconciler.store import StoreReader
 
+#: The module that replays, in a process of its own. Here it would take long to import.
+_REPLAY = "reconciler.operations.history.past_reasons"
 #: The longest that one replay may take.
 REPLAY_S_MAX = 75.0
 #: How far a caller's clock may be ahead.
 AHEAD_S = 5.0
 #: The most silent nodes to list for one job.
 SILENT_MAX = 50
-_DECODE_EXPLAINED = msgspec.json.Decoder(past_reasons.Explained).decode
+_DECODE_EXPLAINED = msgspec.json.Decoder(explained_jobs.Explained).decode
 
 
 class Replays(worker_processes.WorkerSlots):
@@ -51,7 +53,7 @@ class Replays(worker_processes.WorkerSlots):
 
     async def explain(
         self, name: str, at: float, limit: int, element: int | None = None
-    ) -> past_reasons.Explained:
+    ) -> explained_jobs.Explained:
         """Return a job at a moment, or the newest run then that had an element of an array.
 
         Raises:
@@ -59,11 +61,11 @@ class Replays(worker_processes.WorkerSlots):
         """
         which = ["--job", name, "--at", repr(at), "--limit", str(limit)]
         which += [] if element is None else ["--element", str(element)]
-        status, output = await self.run(past_reasons.__name__, *which)
-        if status == past_reasons.DONE:
+        status, output = await self.run(_REPLAY, *which)
+        if status == explained_jobs.DONE:
             return _DECODE_EXPLAINED(output)
-        if status in (past_reasons.NOTHING_THERE, past_reasons.UNREADABLE):
-            code = 404 if status == past_reasons.NOTHING_THERE else 503
+        if status in (explained_jobs.NOTHING_THERE, explained_jobs.UNREADABLE):
+            code = 404 if status == explained_jobs.NOTHING_THERE else 503
             raise errors.Failure(code, output.decode(errors="replace"))
         raise errors.Failure(500, "the replay failed; see the server's log")
 
@@ -168,8 +170,8 @@ def _now(
         reasons=shown.reasons,
         queue=queue,
         events=rights.events(map(job_views.event_view, happened)),
-        borrowers=past_reasons.borrowers(usages, shown.queue) if shown.reasons else [],
-        not_reclaimed=past_reasons.not_reclaimed(found.spec, shown, usages),
+        borrowers=explained_jobs.borrowers(usages, shown.queue) if shown.reasons else [],
+        not_reclaimed=explained_jobs.not_reclaimed(found.spec, shown, usages),
         silent=[] if found.finished else _silent(reader, found),
         is_earlier_run=is_earlier,
         **envelopes.head(link.published),
@@ -203,14 +205,14 @@ def _events_of(
     return reader.events(job=job.name, run=job if is_earlier else None, limit=limit)
 
 
-def _silent(reader: StoreReader, job: records.JobRecord) -> list[past_reasons.SilentNode]:
+def _silent(reader: StoreReader, job: records.JobRecord) -> list[explained_jobs.SilentNode]:
     """Return the silent nodes with tasks of a job; for a large job those of its first tasks."""
     doubtful = [
         one for one in reader.attempts(job.key, alive=True) if one.state is AttemptState.UNKNOWN
     ]
     names = sorted({one.node for one in doubtful})[:SILENT_MAX]
     nodes = {name: reader.node(name) for name in names}
-    return past_reasons.silent(doubtful, {name: node for name, node in nodes.items() if node})
+    return explained_jobs.silent(doubtful, {name: node for name, node in nodes.items() if node})
 
 
 HANDLERS = [explain]

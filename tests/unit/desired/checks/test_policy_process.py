@@ -12,7 +12,13 @@ from typing import Any
 
 import pytest
 
-from reconciler.desired.checks import policies, policy_process, policy_worker, safe_patterns
+from reconciler.desired.checks import (
+    policies,
+    policy_answers,
+    policy_process,
+    policy_worker,
+    safe_patterns,
+)
 from reconciler.desired.documents import document_reader
 from reconciler.model import desired
 from tests.unit.desired.checks.test_endless_policies import policy
@@ -192,7 +198,7 @@ def test_what_took_too_long_is_not_tried_again_on_the_same_value(
     asked: list[object] = []
     ask = process._ask
 
-    def counted(request: dict[str, object]) -> policy_worker.PolicyAnswer:
+    def counted(request: dict[str, object]) -> policy_answers.PolicyAnswer:
         asked.append(request["value"])
         if request["value"] == "long":
             raise policy_process.PolicyLimitError("it takes longer than it may")
@@ -252,12 +258,12 @@ def test_the_time_that_a_schema_costs_others_beside_it_counts_as_well(
     """Together with others it takes too long, and once more alone; the next one pays for itself."""
     now = 0.0
 
-    def ask(request: dict[str, Any]) -> policy_worker.PolicyAnswer:
+    def ask(request: dict[str, Any]) -> policy_answers.PolicyAnswer:
         nonlocal now
         if not {"slow", "slower"}.isdisjoint(request["schemas"]):
             now += 4.0
             raise policy_process.PolicyLimitError(TOLD)
-        return policy_worker.PolicyAnswer(violations=[None])
+        return policy_answers.PolicyAnswer(violations=[None])
 
     monkeypatch.setattr(process, "_ask", ask)
     monkeypatch.setattr(policy_process, "time", types.SimpleNamespace(monotonic=lambda: now))

@@ -1,0 +1,29 @@
+"""What controller and server need before they do anything: modules that take long are left out."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [
+        (
+            "reconciler.server.__main__",
+            {"git", "jsonschema", "reconciler.core.reconcile", "sqlalchemy.dialects.postgresql"},
+        ),
+        (
+            "reconciler.controller.process",
+            {"git", "jsonschema", "litestar", "sqlalchemy.dialects.postgresql"},
+        ),
+    ],
+)
+def test_what_takes_long_to_import_is_not_imported(module: str, absent: set[str]) -> None:
+    look = f"import sys, {module}\nprint(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", look], check=True, capture_output=True, text=True, timeout=60
+    )
+    loaded = set(done.stdout.split())
+    assert module in loaded
+    assert not absent & loaded
