@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -184,13 +185,21 @@ class _Conversation:
             except session_connection.CLOSED:
                 return
 
+    async def _show(self, handle: int, data: bytes) -> None:
+        try:
+            await self._streams.show(handle, data)
+        except OSError as error:
+            if not self._is_typed or error.errno != errno.EIO:
+                raise
+            self._leave(signal.SIGHUP)  # the terminal is gone, and its signal is on the way or lost
+
     async def _take_output(self) -> int:
         while True:
             message = await self._relay.recv()
             if isinstance(message, bytes):
                 handle = _MARKS.get(message[0]) if message else None
                 if handle is not None:
-                    await self._streams.show(handle, message[1:])
+                    await self._show(handle, message[1:])
                 continue
             match session_connection.said(message):
                 case session_messages.SessionExited(status, number):

@@ -427,6 +427,13 @@ def test_what_a_terminal_had_ends_with_it(bed: beds.Bed, hears: bool) -> None:
     people.until(lambda: not people.marked(f"4711.{hears:d}"), "its end")
 
 
+@pytest.mark.parametrize("hears", [True, False])
+def test_a_terminal_may_close_while_something_is_shown(bed: beds.Bed, hears: bool) -> None:
+    with people.Person(bed, "exec", "--pty", "sleeper", "--", "yes", hears=hears) as person:
+        person.sees("y\r\n")
+        assert person.close() == 128 + signal.SIGHUP
+
+
 def test_a_reader_that_leaves_is_no_fault_of_the_relay(bed: beds.Bed) -> None:
     command = [*people.MUSTER, "exec", "sleeper", "--", "seq", "1", "1000000"]
     process = subprocess.Popen(
