@@ -125,7 +125,7 @@ class Bed:
         self._news.clear()
 
     def cycle(self) -> Cycle:
-        """Decide on what has come in; what was told to start or stop does so, and says so later."""
+        """Decide on all reports so far. Tasks start and stop as decided; nodes report it later."""
         self.deliver()
         wanted = desired.Desired(self.generation, self.structure, self.jobs)
         phases: dict[str, float] = {}

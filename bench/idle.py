@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from agents.host import process_text_reader, processes
+from agents.host import process_memory, processes
 from bench import agent_cost, cluster
 from bench.throughput import CPUS, NODES, QUEUE
 
@@ -19,8 +19,7 @@ _CONTROLLER_GOAL, _AGENT_GOAL = 1.0, 0.5
 def parts(folder: Path) -> dict[str, list[int]]:
     """Pids of a cluster's processes: loop, server, and of each node agent and supervisor."""
     found: dict[str, list[int]] = {}
-    for pid in processes.processes():
-        words = process_text_reader.text_of(pid, ())[1]
+    for pid, (_, words) in process_memory.read(processes.processes(), ()).items():
         if not any(word.startswith(str(folder)) for word in words):
             continue
         if "reconciler.controller.process" in words:

@@ -32,7 +32,7 @@ TIMES = 7
 
 
 class _Loop(control_loop.Loop):
-    """A loop that runs one cycle when it is told to."""
+    """A control loop whose cycles are run one by one."""
 
     @property
     def state(self) -> observed_state.ObservedState:

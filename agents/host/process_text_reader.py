@@ -15,9 +15,9 @@ import time
 STALL_S = 0.1
 #: Processes that a reader waits for at the same time.
 TOGETHER_MAX = 256
-#: The most bytes that are read of an environment and of a command line. Of a command line, the most
-#: words that are told, and characters of each value.
+#: The most bytes that are read of an environment and of a command line.
 ENVIRONMENT_BYTES_MAX, COMMAND_BYTES_MAX = 2**20, 2**16
+#: The most words of a command line in an answer, and characters of each value.
 WORDS_MAX, VALUE_CHARACTERS_MAX = 64, 4096
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agents.host import process_text_reader, processes
+from agents.host import process_memory, processes
 from bench import cluster
 from bench.peers import bringing
 
@@ -173,15 +173,16 @@ class Slurm:
         steps: list[int] = []
 
         def all_run() -> bool:
-            steps[:] = [pid for pid in processes.processes() if self._is_step(pid)]
+            started = process_memory.read(processes.processes(), ())
+            steps[:] = [pid for pid, text in started.items() if self._is_step(pid, text.words)]
             return len(steps) >= count
 
         self._wait(all_run, f"there are not {count} slurmstepd")
         return [*self.daemons(), *steps]
 
-    def _is_step(self, pid: int) -> bool:
-        """Whether a process is the step daemon of one of these nodes' tasks."""
-        if not any("slurmstepd" in word for word in process_text_reader.text_of(pid, ())[1][:1]):
+    def _is_step(self, pid: int, words: list[str]) -> bool:
+        """Whether a process with this command line is the step daemon of one of these tasks."""
+        if not any("slurmstepd" in word for word in words[:1]):
             return False
         with contextlib.suppress(OSError):
             return str(self.folder).encode() in Path(f"/proc/{pid}/environ").read_bytes()

@@ -64,7 +64,7 @@ def test_modes_of_the_state_are_those_of_no_caller(tmp_path: Path, mask: int) ->
             assert written >= {"store.db", "audit.jsonl", "submissions", "server.log", "tokens"}
             # the repository is others', too: no file of it is closed to who may read the rest
             new = {path for path in objects.rglob("*") if path.is_file()} - old
-            # what git is writing gets its mode at its end, and its locks are nobody else's
+            # git sets the mode of an object when it is written, and locks stay closed to others
             whole = {p for p in new if OBJECT.fullmatch(str(p.relative_to(objects)))}
             assert whole
             assert {path.stat().st_mode & 0o066 for path in whole} == {0o044}

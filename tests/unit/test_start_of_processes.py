@@ -1,4 +1,4 @@
-"""What controller and server need before they do anything: modules that take long are left out."""
+"""Controller and server import no module at their start that takes long and has no use there."""
 
 import subprocess
 import sys

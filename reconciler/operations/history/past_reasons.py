@@ -17,8 +17,8 @@ from reconciler.model.state import records
 from reconciler.model.state.pending_reasons import never_starts
 from reconciler.model.state.states import AttemptState, JobState
 from reconciler.model.values import times
-from reconciler.operations.history import cycle_replay, explained_jobs
-from reconciler.operations.views import array_views, job_views, view_types
+from reconciler.operations.history import cycle_replay
+from reconciler.operations.views import array_views, explanation_views, job_views, view_types
 from reconciler.store import StoreError, StoreReader
 
 #: A look at the past does not take the processor from the present.
@@ -31,7 +31,7 @@ class UnknownJobError(Exception):
 
 def explain(
     reader: StoreReader, name: str, at: float, limit: int = 100, element: int | None = None
-) -> explained_jobs.Explained:
+) -> explanation_views.Explained:
     """Return a job as it was after the last cycle at or before ``at``.
 
     Args:
@@ -63,17 +63,21 @@ def explain(
     queue = queues.get(shown.queue)
     run = record if is_earlier else None
     happened = reader.events(job=name, until=call.now, run=run, limit=limit)
-    return explained_jobs.Explained(
+    return explanation_views.Explained(
         job=shown,
         queue=None if queue is None else job_views.queue_view(queue),
         events=[job_views.event_view(event) for event in happened],
-        borrowers=explained_jobs.borrowers(call.told.queues, shown.queue) if shown.reasons else [],
-        not_reclaimed=explained_jobs.not_reclaimed(spec, shown, call.told.queues) if spec else "",
-        silent=explained_jobs.silent(
+        borrowers=explanation_views.borrowers(call.told.queues, shown.queue)
+        if shown.reasons
+        else [],
+        not_reclaimed=explanation_views.not_reclaimed(spec, shown, call.told.queues)
+        if spec
+        else "",
+        silent=explanation_views.silent(
             (one for one in after.attempts.values() if one.job == name), after.nodes
         ),
         is_earlier_run=is_earlier,
-        replayed=explained_jobs.ReplayedCycle(
+        replayed=explanation_views.ReplayedCycle(
             asked=times.format_time(at),
             decided=times.format_time(call.now),
             cycle=found.cycle,
@@ -190,12 +194,12 @@ def main() -> int:
             explained = explain(reader, given.job, given.at, given.limit, given.element)
     except (cycle_replay.ReplayError, UnknownJobError) as error:
         sys.stdout.write(str(error))
-        return explained_jobs.NOTHING_THERE
+        return explanation_views.NOTHING_THERE
     except StoreError as error:
         sys.stdout.write(str(error))
-        return explained_jobs.UNREADABLE
+        return explanation_views.UNREADABLE
     sys.stdout.write(msgspec.json.encode(explained).decode())
-    return explained_jobs.DONE
+    return explanation_views.DONE
 
 
 if __name__ == "__main__":

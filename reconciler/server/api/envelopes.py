@@ -5,9 +5,9 @@ from typing import Any
 
 from reconciler.model.protocol import loop_messages
 from reconciler.model.values.times import format_time
-from reconciler.operations.history import explained_jobs
 from reconciler.operations.reports import attempt_rows, usage_reports
 from reconciler.operations.views import (
+    explanation_views,
     identity_views,
     job_views,
     json_format,
@@ -113,10 +113,10 @@ class Explanation(Envelope, frozen=True, kw_only=True):
     reasons: list[view_types.ReasonView]
     queue: view_types.QueueView | None
     events: list[view_types.EventView]
-    borrowers: list[explained_jobs.Borrower] = []
+    borrowers: list[explanation_views.Borrower] = []
     not_reclaimed: str = ""
-    silent: list[explained_jobs.SilentNode] = []
-    replayed: explained_jobs.ReplayedCycle | None = None
+    silent: list[explanation_views.SilentNode] = []
+    replayed: explanation_views.ReplayedCycle | None = None
     is_earlier_run: bool = False
 
 

@@ -17,10 +17,10 @@ from litestar.params import Parameter
 from reconciler.model.state import events, records
 from reconciler.model.state.states import AttemptState
 from reconciler.model.values import times
-from reconciler.operations.history import explained_jobs
 from reconciler.operations.views import (
     array_views,
     attempt_views,
+    explanation_views,
     job_views,
     stored_jobs,
     stored_views,
@@ -42,7 +42,7 @@ REPLAY_S_MAX = 75.0
 AHEAD_S = 5.0
 #: The most silent nodes to list for one job.
 SILENT_MAX = 50
-_DECODE_EXPLAINED = msgspec.json.Decoder(explained_jobs.Explained).decode
+_DECODE_EXPLAINED = msgspec.json.Decoder(explanation_views.Explained).decode
 
 
 class Replays(worker_processes.WorkerSlots):
@@ -53,7 +53,7 @@ class Replays(worker_processes.WorkerSlots):
 
     async def explain(
         self, name: str, at: float, limit: int, element: int | None = None
-    ) -> explained_jobs.Explained:
+    ) -> explanation_views.Explained:
         """Return a job at a moment, or the newest run then that had an element of an array.
 
         Raises:
@@ -62,10 +62,10 @@ class Replays(worker_processes.WorkerSlots):
         which = ["--job", name, "--at", repr(at), "--limit", str(limit)]
         which += [] if element is None else ["--element", str(element)]
         status, output = await self.run(_REPLAY, *which)
-        if status == explained_jobs.DONE:
+        if status == explanation_views.DONE:
             return _DECODE_EXPLAINED(output)
-        if status in (explained_jobs.NOTHING_THERE, explained_jobs.UNREADABLE):
-            code = 404 if status == explained_jobs.NOTHING_THERE else 503
+        if status in (explanation_views.NOTHING_THERE, explanation_views.UNREADABLE):
+            code = 404 if status == explanation_views.NOTHING_THERE else 503
             raise errors.Failure(code, output.decode(errors="replace"))
         raise errors.Failure(500, "the replay failed; see the server's log")
 
@@ -170,8 +170,8 @@ def _now(
         reasons=shown.reasons,
         queue=queue,
         events=rights.events(map(job_views.event_view, happened)),
-        borrowers=explained_jobs.borrowers(usages, shown.queue) if shown.reasons else [],
-        not_reclaimed=explained_jobs.not_reclaimed(found.spec, shown, usages),
+        borrowers=explanation_views.borrowers(usages, shown.queue) if shown.reasons else [],
+        not_reclaimed=explanation_views.not_reclaimed(found.spec, shown, usages),
         silent=[] if found.finished else _silent(reader, found),
         is_earlier_run=is_earlier,
         **envelopes.head(link.published),
@@ -205,14 +205,14 @@ def _events_of(
     return reader.events(job=job.name, run=job if is_earlier else None, limit=limit)
 
 
-def _silent(reader: StoreReader, job: records.JobRecord) -> list[explained_jobs.SilentNode]:
+def _silent(reader: StoreReader, job: records.JobRecord) -> list[explanation_views.SilentNode]:
     """Return the silent nodes with tasks of a job; for a large job those of its first tasks."""
     doubtful = [
         one for one in reader.attempts(job.key, alive=True) if one.state is AttemptState.UNKNOWN
     ]
     names = sorted({one.node for one in doubtful})[:SILENT_MAX]
     nodes = {name: reader.node(name) for name in names}
-    return explained_jobs.silent(doubtful, {name: node for name, node in nodes.items() if node})
+    return explanation_views.silent(doubtful, {name: node for name, node in nodes.items() if node})
 
 
 HANDLERS = [explain]

@@ -4,7 +4,6 @@ import os
 import pwd
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -339,10 +338,8 @@ def test_podman_fetches_an_image_within_the_limits(
     def left() -> list[int]:
         return [p for p in processes.processes() if owner_of(p) == USER.uid]
 
-    ends_at = time.monotonic() + 60.0  # tests beside this one have the same user
-    while left() and time.monotonic() < ends_at:
-        time.sleep(0.05)
-    assert left() == []
+    # tests beside this one have the same user
+    wait(lambda: not left(), "the end of the user's processes")
 
 
 def owner_of(pid: int) -> int:

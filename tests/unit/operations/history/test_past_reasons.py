@@ -12,8 +12,14 @@ from reconciler.model.state import outcome
 from reconciler.model.state.pending_reasons import Reason, ReasonCode
 from reconciler.model.values import times
 from reconciler.model.values.resources import Resources
-from reconciler.operations.history import cycle_replay, explained_jobs, past_reasons
-from reconciler.operations.views import array_views, job_views, stored_views, view_types
+from reconciler.operations.history import cycle_replay, past_reasons
+from reconciler.operations.views import (
+    array_views,
+    explanation_views,
+    job_views,
+    stored_views,
+    view_types,
+)
 from reconciler.store import StoreReader
 from tests.unit.core.world import World, job
 from tests.unit.test_replay import Leader, url
@@ -226,7 +232,7 @@ def test_it_is_said_why_no_other_queue_gives_work_back(
         outcome.QueueUsage("a", None, (2000, 0, 2000), (None, None, 4000), none, fair_share=share),
         outcome.QueueUsage("b", None, (0, 0, 6000 if lends else 4000), (None, None, 4000), none),
     ]
-    assert explained_jobs.not_reclaimed(spec, view, queues) == expected
+    assert explanation_views.not_reclaimed(spec, view, queues) == expected
 
 
 def test_a_queue_is_not_among_the_others_that_have_more_than_their_guarantee() -> None:
@@ -235,8 +241,8 @@ def test_a_queue_is_not_among_the_others_that_have_more_than_their_guarantee() -
         outcome.QueueUsage(name, None, (0, 0, has), (None, None, 1000), none)
         for name, has in (("a", 9000), ("b", 4000), ("c", 1000))
     ]
-    assert [one.name for one in explained_jobs.borrowers(queues, "a")] == ["b"]
-    assert [one.name for one in explained_jobs.borrowers(queues, "c")] == ["a", "b"]
+    assert [one.name for one in explanation_views.borrowers(queues, "a")] == ["b"]
+    assert [one.name for one in explanation_views.borrowers(queues, "c")] == ["a", "b"]
 
 
 def test_cpus_are_held_in_excess_only_where_some_are_guaranteed() -> None:
@@ -249,7 +255,7 @@ def test_cpus_are_held_in_excess_only_where_some_are_guaranteed() -> None:
     ]
     found = {
         one.name: msgspec.structs.asdict(one.over)
-        for one in explained_jobs.borrowers(queues, "own")
+        for one in explanation_views.borrowers(queues, "own")
     }
     assert found == {
         "gpus": {"cpu": 0.0, "memory": 0, "gpu": 1.0},
@@ -265,8 +271,8 @@ def test_what_is_told_of_tasks_on_a_silent_node_is_what_then_happens(lease_s: in
     world.commit(job("train", cpu=2, lease_s=lease_s))
     world.settle()
 
-    def told() -> list[explained_jobs.SilentNode]:
-        return explained_jobs.silent(world.memory.attempts.values(), world.memory.nodes)
+    def told() -> list[explanation_views.SilentNode]:
+        return explanation_views.silent(world.memory.attempts.values(), world.memory.nodes)
 
     assert told() == []
     (attempt,) = world.memory.attempts.values()
@@ -278,7 +284,7 @@ def test_what_is_told_of_tasks_on_a_silent_node_is_what_then_happens(lease_s: in
     assert row.last_heard == times.format_time(heard_at)
     node = world.memory.nodes[attempt.node]
     later = msgspec.structs.replace(node, last_answer_at=heard_at + 10)
-    (answered,) = explained_jobs.silent(world.memory.attempts.values(), {node.name: later})
+    (answered,) = explanation_views.silent(world.memory.attempts.values(), {node.name: later})
     assert answered.last_heard == row.last_heard, "an answer that it got later is no report"
     if lease_s is None:
         assert (row.given_up, row.endless) == (None, 1)

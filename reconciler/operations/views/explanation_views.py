@@ -1,6 +1,6 @@
-"""Views of a job at a moment in the past, and of who could give work back for it.
+"""Views of a job with its reasons at a moment, and of the queues and nodes that explain them.
 
-``past_reasons`` makes them in a process of its own; what it needs for that takes long to import.
+Of a moment in the past ``past_reasons`` makes them, in a process of its own.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
