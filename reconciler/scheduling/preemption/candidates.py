@@ -18,7 +18,7 @@ from reconciler.scheduling.decisions import Ground
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.placement import request
 from reconciler.scheduling.placement.capacity import Capacity
-from reconciler.scheduling.preemption import reclaim_rules, victims, victims_by_node
+from reconciler.scheduling.preemption import victims, victims_by_node
 from reconciler.scheduling.queues import eligibility
 from reconciler.scheduling.quota import quota_ledger
 
@@ -44,7 +44,6 @@ class CandidateSearch(Protocol):
     situation: snapshots.Snapshot
     ledger: quota_ledger.QuotaLedger
     prospects: eligibility.Eligibility
-    rules: reclaim_rules.ReclaimRules
     later: Capacity
 
     @property
@@ -53,6 +52,9 @@ class CandidateSearch(Protocol):
 
     def losers(self, ask: request.PlacementRequest) -> list[int]:
         """Queues that may lose something to an ask as things stand."""
+
+    def may_leave(self, ask: request.PlacementRequest, queue: int) -> snapshots.Mask:
+        """(u,) units of a queue of which some may leave at this moment; the others may not."""
 
 
 def scopes(search: CandidateSearch, *, reclaims: bool, preempts: bool) -> list[VictimScope]:
@@ -99,7 +101,7 @@ def cheapest(
         for unit in search.pool.by_saturation(
             ledger,
             _losers(search, ask, scope),
-            lambda queue: search.rules.may_still_lose(ask, queue),
+            lambda queue: search.may_leave(ask, queue),
             ledger.concerned(ask.amounts),
             spare=scope.spare,
         ):
@@ -138,7 +140,11 @@ def by_node(
         shape.eligible & search.situation.nodes.accepts,
         counts,
     )
-    for unit in victims_by_node.taken(ledger, queues, sources, wanted):
+
+    def may(queue: int) -> snapshots.Mask:
+        return search.may_leave(ask, queue)
+
+    for unit in victims_by_node.taken(ledger, queues, sources, wanted, may):
         if not scope.spare or _stays_away(search, ask, unit):
             yield unit
 

@@ -438,6 +438,22 @@ class Preemption:
         queue, nodes = unit.holding.queue, [task.node for task in unit.tasks]
         return self.may_take(ask, queue, unit.total, unit.holding.ends_at, nodes)
 
+    def may_leave(self, ask: request.PlacementRequest, queue: int) -> snapshots.Mask:
+        """(u,) units of a queue of which ``allowed`` may be true; of all others it is not.
+
+        What decides is alike for many units, so that they need not be asked for one by one.
+        """
+        units = self.pool.units(queue)
+        if queue == ask.queue:
+            return units.yielding(ask.line.priority)
+        loses = self.rules.may_lose(ask, queue)
+        if loses and self.is_due(ask, queue, 0.0):
+            return units.there
+        found = units.endless if loses else units.none
+        if self.rules.may_lose_unguaranteed(ask, queue):
+            found = found | units.without(self.rules.covered(ask, queue))
+        return found & units.there
+
     def may_take(
         self,
         ask: request.PlacementRequest,

@@ -68,27 +68,18 @@ class ReclaimRules:
         if not taker or not branch or not ledger.owed(taker[-1], ask.amounts):
             return False
         return held is None or not any(
-            held[r] and ledger.used(member, r) <= ledger.guaranteed[member][r]
-            for member in branch
-            for r in ledger.resources
+            held[r] and self._covers_all(branch, r) for r in ledger.resources
         )
 
-    def may_still_lose(self, ask: request.PlacementRequest, loser: int) -> bool:
-        """Whether a queue that could lose something may do so still, or once others have.
-
-        What only other queues' losses could make possible again is possible.
-        """
-        ledger = self.ledger
-        if self.may_lose_unguaranteed(ask, loser):
-            return True
-        if len(ledger.paths[ask.queue]) == 1:
-            return self.may_lose(ask, loser)
+    def covered(self, ask: request.PlacementRequest, loser: int) -> tuple[int, ...]:
+        """Resources of which a guarantee covers all that a queue that may lose something has."""
         _, branch = self.branches(ask.queue, loser)
-        return all(
-            ledger.is_over(member, ledger.guaranteed[member])
-            for member in branch
-            if member == branch[-1] or any(ledger.rationed[member])
-        )
+        return tuple([r for r in self.ledger.resources if self._covers_all(branch, r)])
+
+    def _covers_all(self, branch: list[int], resource: int) -> bool:
+        """Whether the guarantee of a queue of a branch covers all that it has of a resource."""
+        used, guaranteed = self.ledger.used, self.ledger.guaranteed
+        return any(used(member, resource) <= guaranteed[member][resource] for member in branch)
 
     def _within(self, queue: int, ask: request.PlacementRequest, bounds: snapshots.Charge) -> bool:
         """Whether a queue with an ask has no more than ``bounds`` of anything."""

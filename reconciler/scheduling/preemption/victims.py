@@ -7,6 +7,7 @@ loses first; of its units of one priority those that leave it its share before t
 below while work waits there, which would take that back from others, and so on round the queues.
 """
 
+import functools
 import heapq
 import itertools
 from collections.abc import Callable, Iterator
@@ -28,6 +29,8 @@ Rank = tuple[bool, int, float, int, str, int, int]
 #: Rows of holdings, places of units.
 Rows = NDArray[np.intp]
 Places = NDArray[np.intp]
+#: Of a queue (u,) its units of which some may leave as the accounts stand: the others may not.
+MayLeave = Callable[[int], snapshots.Mask]
 #: (resource that it names, what it may lose and still have its share, what waits for more).
 Spared = list[tuple[int, int, int]]
 
@@ -108,6 +111,7 @@ class VictimColumns:
         self.total = flavors.widened(situation, running.total[self.row], self.node)
         self.there: snapshots.Mask = np.ones(len(self.row), dtype=np.bool_)
         self._made: list[Victim | None] = [None] * len(self.row)
+        self._without: dict[tuple[int, ...], snapshots.Mask] = {}
         for place, unit in enumerate(spare):
             self._made[place] = unit._replace(place=place)
             self.node[place], self.total[place] = unit.tasks[0].node, unit.total
@@ -146,6 +150,26 @@ class VictimColumns:
         names = [self._situation.holdings[row].job for row in rows.tolist()]
         name = np.unique(names, return_inverse=True)[1]
         return np.lexsort((-running.element[rows], name, *keys))
+
+    def without(self, resources: tuple[int, ...]) -> snapshots.Mask:
+        """(u,) which hold nothing of some resources."""
+        found = self._without.get(resources)
+        if found is None:
+            held = self.total[:, list(resources)]
+            found = self._without[resources] = np.logical_not(np.any(held, axis=1))
+        return found
+
+    @functools.cached_property
+    def none(self) -> snapshots.Mask:
+        """(u,) nothing but false."""
+        return np.zeros(len(self.row), dtype=np.bool_)
+
+    @functools.cached_property
+    def endless(self) -> snapshots.Mask:
+        """(u,) which have no time limit."""
+        ends_at = self._situation.running.ends_at[self.row]
+        found: snapshots.Mask = ends_at >= snapshots.ENDLESS
+        return found
 
     def yielding(self, priority: int) -> snapshots.Mask:
         """(u,) which are there and have a lower priority."""
@@ -257,42 +281,54 @@ class Victims:
         return known[1]
 
     def _source(
-        self, ledger: quota_ledger.QuotaLedger, queue: int, *, spare: bool
+        self, ledger: quota_ledger.QuotaLedger, queue: int, may: MayLeave, *, spare: bool
     ) -> Iterator[Victim]:
         """A queue's units in their order, which follows the ledger between two of them."""
         units = self.units(queue)
-        places, used, version = self._places(ledger, queue), _used(ledger, queue), ledger.version
+        leaving, version = may(queue), ledger.version
+        if not leaving.any():
+            return
+        places, used = self._places(ledger, queue), _used(ledger, queue)
         if spare:
             places = places[places < units.spares]
         given: set[int] = set()
         for place in _few_by_few(places):
             if ledger.version != version:
-                version = ledger.version
                 if _used(ledger, queue) != used:
                     break
+                leaving, version = may(queue), ledger.version
+                if not leaving.any():
+                    return
             given.add(place)
-            yield units.unit(place)
+            if leaving[place]:
+                yield units.unit(place)
         else:
             return
+        version = -1
         others = itertools.takewhile(lambda unit: unit.spare or not spare, units)
-        yield from _fitting(ledger, queue, (unit for unit in others if unit.place not in given))
+        rest = (unit for unit in others if unit.place not in given)
+        for unit in _fitting(ledger, queue, rest):
+            if ledger.version != version:
+                leaving, version = may(queue), ledger.version
+            if leaving[unit.place]:
+                yield unit
 
     def by_saturation(
         self,
         ledger: quota_ledger.QuotaLedger,
         queues: list[int],
-        may: Callable[[int], bool],
+        may: MayLeave,
         resources: tuple[int, ...] = quota_ledger.RESOURCES,
         *,
         spare: bool = False,
     ) -> Iterator[Victim]:
         """Units of several queues, always from the queue furthest above its share at the moment.
 
-        The order follows the ledger as it changes between two units. A queue that ``may`` not
-        lose anything any more is left out from then on. Shares count of ``resources`` alone.
-        ``spare``: only what elastic gangs can spare.
+        The order follows the ledger as it changes between two units. Left out is who may not leave
+        when its turn comes. Shares count of ``resources`` alone. ``spare``: only what elastic gangs
+        can spare.
         """
-        sources = {queue: self._source(ledger, queue, spare=spare) for queue in queues}
+        sources = {queue: self._source(ledger, queue, may, spare=spare) for queue in queues}
         version = ledger.version
         heap = [(standing(ledger, queue, resources), -queue) for queue in queues]
         heapq.heapify(heap)
@@ -305,7 +341,7 @@ class Victims:
                     heapq.heapreplace(heap, (now, negated))
                     version = -1
                     continue
-            unit = next(sources[-negated], None) if may(-negated) else None
+            unit = next(sources[-negated], None)
             if unit is None:
                 heapq.heappop(heap)
             else:

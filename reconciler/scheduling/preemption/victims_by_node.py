@@ -111,10 +111,45 @@ class _Sorted:
         self.place = np.cumsum(begins) - 1
         self.nodes = node[self.first]
 
-    def members(self, place: int) -> list[victims.Victim]:
-        """Units on a node, in the order given."""
+    def members(self, place: int) -> list[int]:
+        """Numbers of the units on a node, in the order given."""
         end = self.first[place + 1] if place + 1 < len(self.first) else len(self.unit)
-        return [self.entries.made(at) for at in self.unit[self.first[place] : end].tolist()]
+        found: list[int] = self.unit[self.first[place] : end].tolist()
+        return found
+
+
+class _Leaving:
+    """Which of the units may leave, as the accounts stand at the moment.
+
+    Attributes:
+        units: (u,) of each as it is numbered in ``_Entries``.
+    """
+
+    def __init__(
+        self,
+        ledger: quota_ledger.QuotaLedger,
+        queues: Sequence[int],
+        sources: Sequence[victims.Ordered],
+        may: victims.MayLeave,
+    ) -> None:
+        self._ledger, self._may = ledger, may
+        self._sources = list(zip(queues, sources, strict=True))
+        self._look()
+
+    def _look(self) -> None:
+        self._version = self._ledger.version
+        masks = [self._may(queue)[source.place] for queue, source in self._sources]
+        self.units = np.concatenate([np.zeros(0, dtype=np.bool_), *masks])
+
+    def is_over(self) -> bool:
+        """Whether none of them may leave, when it was last looked at."""
+        return not self.units.any()
+
+    def of(self, numbers: list[int]) -> list[int]:
+        """Those of some that may leave now."""
+        if self._ledger.version != self._version:
+            self._look()
+        return [number for number in numbers if self.units[number]]
 
 
 class _Spare(NamedTuple):
@@ -156,6 +191,7 @@ def taken(
     queues: Sequence[int],
     sources: Sequence[victims.Ordered],
     wanted: PreemptionDemand,
+    may: victims.MayLeave,
 ) -> Iterator[victims.Victim]:
     """Units node by node, those nodes first that make room for a task at the least cost.
 
@@ -169,23 +205,28 @@ def taken(
         queues: of each source its queue.
         sources: units by queue, in the order in which the queues should lose.
         wanted: by whom.
+        may: which units of a queue may leave at the moment; the others are left out.
     """
-    if not sources:
+    leaving = _Leaving(ledger, queues, sources, may)
+    if leaving.is_over():
         return
     entries = _Entries(sources, wanted)
     if not entries.unit.size:
         return
     own, enough = wanted.queue, entries.are_enough(wanted)
     spare = _Spare.of(ledger, [queue if queue != own else -1 for queue in queues])
-    seen: set[tuple[int, int]] = set()
+    seen: set[int] = set()
     for some in (enough, ~enough):
         if not some.any():
             continue
         there = _Sorted(entries, some, len(wanted.free))
         keys = _keys(wanted, spare, there)
         for place in ascending(keys, np.arange(len(there.nodes))):
-            fresh = [unit for unit in there.members(place) if unit.key not in seen]
-            seen.update(unit.key for unit in fresh)
+            members = [at for at in there.members(place) if at not in seen]
+            seen.update(members)
+            fresh = [entries.made(at) for at in leaving.of(members)]
+            if leaving.is_over():
+                return
             yield from _furthest_first(
                 ledger, [unit for unit in fresh if unit.holding.queue != own], wanted.resources
             )

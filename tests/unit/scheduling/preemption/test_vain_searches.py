@@ -1,8 +1,11 @@
 """Searches that are not made would have evicted nobody."""
 
+from collections import Counter
+
 import pytest
 
 from reconciler.scheduling.cycle import scheduling_cycle
+from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.nodes import oversized
 from reconciler.scheduling.placement import request
 from reconciler.scheduling.placement.capacity import Capacity
@@ -50,6 +53,33 @@ def test_a_search_that_is_not_made_would_have_found_nobody(monkeypatch: pytest.M
     nobody, vain = judged
     assert nobody, "it is about something"
     assert vain, "it is about something"
+
+
+class _Asked(preemptor.Preemption):
+    """Searches that ask of each unit whether it may leave, also of those that are passed over."""
+
+    judged: Counter[str] = Counter()
+
+    def may_leave(self, ask: request.PlacementRequest, queue: int) -> snapshots.Mask:
+        found = super().may_leave(ask, queue)
+        for unit in self.pool.units(queue):
+            allowed = self.allowed(ask, unit)
+            assert found[unit.place] or not allowed, (ask.job, unit.name)
+            self.judged["some" if found[unit.place] else "none"] += 1
+        return found
+
+
+def test_who_is_passed_over_could_not_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: Counter[str] = Counter()
+    monkeypatch.setattr(_Asked, "judged", judged)
+    monkeypatch.setattr(preemptor, "Preemption", _Asked)
+    for seed in STORIES:
+        s, rng = drawn.situation(seed)
+        for _ in range(CYCLES):
+            s.apply(scheduling_cycle.schedule(s.snapshot()))
+            if rng.random() < 0.5:
+                s.left()
+    assert min(judged["some"], judged["none"]) > 50, "it is about something"
 
 
 def test_what_is_larger_than_any_node_in_service_has_no_room_if_all_are_idle() -> None:
