@@ -276,7 +276,9 @@ class Victims:
         made_of = (_used(ledger, queue), self._taken.get(queue, 0))
         known = self._ordered.get(queue)
         if known is None or known[0] != made_of:
-            places = _least_undercut(self.units(queue), _spared(ledger, queue))
+            units = self.units(queue)
+            order = _least_undercut(units, _spared(ledger, queue), units.there)
+            places = np.fromiter(order, dtype=np.intp)
             known = self._ordered[queue] = (made_of, places, None)
         return known[1]
 
@@ -288,30 +290,25 @@ class Victims:
         leaving, version = may(queue), ledger.version
         if not leaving.any():
             return
-        places, used = self._places(ledger, queue), _used(ledger, queue)
-        if spare:
-            places = places[places < units.spares]
-        given: set[int] = set()
-        for place in _few_by_few(places):
-            if ledger.version != version:
-                if _used(ledger, queue) != used:
-                    break
-                leaving, version = may(queue), ledger.version
-                if not leaving.any():
+        order = _few_by_few(self._places(ledger, queue))
+        left, used = units.there.copy(), _used(ledger, queue)
+        while True:
+            for place in order:
+                if ledger.version != version:
+                    if _used(ledger, queue) != used:
+                        break
+                    leaving, version = may(queue), ledger.version
+                    if not leaving.any():
+                        return
+                if spare and place >= units.spares:
                     return
-            given.add(place)
-            if leaving[place]:
-                yield units.unit(place)
-        else:
-            return
-        version = -1
-        others = itertools.takewhile(lambda unit: unit.spare or not spare, units)
-        rest = (unit for unit in others if unit.place not in given)
-        for unit in _fitting(ledger, queue, rest):
-            if ledger.version != version:
-                leaving, version = may(queue), ledger.version
-            if leaving[unit.place]:
-                yield unit
+                left[place] = False
+                if leaving[place]:
+                    yield units.unit(place)
+            else:
+                return
+            order = _least_undercut(units, _spared(ledger, queue), left)
+            used = _used(ledger, queue)
 
     def by_saturation(
         self,
@@ -418,39 +415,38 @@ def _few_by_few(places: Places) -> Iterator[int]:
         yield from places[begin : begin + LOOK_MAX].tolist()
 
 
-def _least_undercut(units: VictimColumns, spared: Spared) -> Places:
-    """Places of units that are left in their order, of those alike the least undercut first.
+def _least_undercut(units: VictimColumns, spared: Spared, some: snapshots.Mask) -> Iterator[int]:
+    """Places of some units in their order, but of those alike the least undercut first.
 
-    The same order as that of ``_fitting`` while the ledger stays as it is.
+    Alike are those of one priority, and spare ones. Of these ``LOOK_MAX`` are compared at a time.
     """
-    places = np.flatnonzero(units.there)
-    if all(units.largest[resource] <= amount or not waits for resource, amount, waits in spared):
-        return places  # none of them is undercut
+    places = np.flatnonzero(some)
     total = units.total[places]
     short = np.zeros(len(places), dtype=np.int64)
     for resource, amount, waiting in spared:
-        beyond = np.maximum(total[:, resource] - amount, 0)
-        short += np.minimum(beyond, min(waiting, snapshots.UNLIMITED))
+        if waiting and units.largest[resource] > amount:
+            beyond = np.maximum(total[:, resource] - amount, 0)
+            short += np.minimum(beyond, min(waiting, snapshots.UNLIMITED))
     if not short.any():
-        return places
+        yield from _few_by_few(places)
+        return
     kind = (places >= units.spares) + 2 * units.priority[places]
     runs = np.flatnonzero(np.diff(kind, prepend=kind[0] - 1)).tolist()
-    found = [
-        begin + at
-        for begin, end in itertools.pairwise([*runs, len(places)])
-        for at in _least_ahead(short[begin:end].tolist())
-    ]
-    return places[found]
+    for begin, end in itertools.pairwise([*runs, len(places)]):
+        for at in _least_ahead(short[begin:end].tolist()):
+            yield int(places[begin + at])
 
 
-def _least_ahead(shorts: list[int]) -> list[int]:
+def _least_ahead(shorts: list[int]) -> Iterator[int]:
     """Positions, always that of the least of the first ``LOOK_MAX`` that are left."""
     count = len(shorts)
     turns = [short * count + at for at, short in enumerate(shorts)]  # faster than pairs
     ahead = turns[:LOOK_MAX]
     heapq.heapify(ahead)
-    found = [heapq.heapreplace(ahead, turn) % count for turn in turns[LOOK_MAX:]]
-    return found + [turn % count for turn in sorted(ahead)]
+    for turn in turns[LOOK_MAX:]:
+        yield heapq.heapreplace(ahead, turn) % count
+    for turn in sorted(ahead):
+        yield turn % count
 
 
 def _used(ledger: quota_ledger.QuotaLedger, queue: int) -> tuple[int, ...]:
@@ -489,38 +485,6 @@ def _short(total: Charge, spared: Spared) -> int:
         if total[resource] > amount:
             short += min(total[resource] - amount, waiting)
     return short
-
-
-def _fitting(
-    ledger: quota_ledger.QuotaLedger, queue: int, units: Iterator[Victim]
-) -> Iterator[Victim]:
-    """A queue's units in their order, but of those alike in priority the least undercut first.
-
-    What is undercut follows the ledger as it changes between two units.
-    """
-    ahead: list[Victim] = []
-    shorts: list[int] = []
-    version = ledger.version
-    spared = _spared(ledger, queue)
-    following = next(units, None)
-    while ahead or following is not None:
-        if ledger.version != version:
-            version = ledger.version
-            now = _spared(ledger, queue)
-            if now != spared:
-                spared = now
-                shorts = [_short(unit.total, spared) for unit in ahead]
-        free = 0 in shorts  # none is less undercut than one that is not at all
-        while following is not None and len(ahead) < LOOK_MAX and not free:
-            if ahead and ahead[0].rank[:2] != following.rank[:2]:
-                break
-            ahead.append(following)
-            shorts.append(_short(following.total, spared))
-            free = not shorts[-1]
-            following = next(units, None)
-        best = shorts.index(min(shorts))
-        del shorts[best]
-        yield ahead.pop(best)
 
 
 def standing(
