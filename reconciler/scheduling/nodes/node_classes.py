@@ -12,6 +12,7 @@ are compared by a cheap estimate of it, and the ``SHORTLIST`` best of them by th
 
 import copy
 import itertools
+from array import array
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from typing import Any
@@ -76,7 +77,7 @@ class NodeClassIndex(node_class_scores.NodeClassScores):
         twin = copy.copy(self)
         twin.stock = stock
         private: dict[str, Any] = {
-            "of_node": self.of_node.copy(),
+            "of_node": self.of_node[:],
             "members": [there.copy() for there in self.members],
             "_code_of": self._code_of.copy(),
             "_numbers": self._numbers.copy(),
@@ -99,7 +100,7 @@ class NodeClassIndex(node_class_scores.NodeClassScores):
         count = len(self.stock.rows)
         if self.rough:
             self.cpu_step, self.memory_step = scoring.steps(self.stock, self.classes, self._most)
-        self.of_node = [-1] * count
+        self.of_node = array("q", [-1]) * count
         self._code_of = [0] * count
         self.members: list[list[int]] = []
         self._numbers: dict[Key, int] = {}
@@ -320,7 +321,7 @@ class NodeClassIndex(node_class_scores.NodeClassScores):
         """(n,) cost of one task on each node; ``EMPTY`` where it does not fit."""
         self.sync()
         costs = self._totals(ranking)
-        states = np.array(self.of_node, dtype=np.intp)
+        states = np.frombuffer(self.of_node, dtype=np.int64)
         found = np.full(len(states), EMPTY)
         inside = states >= 0
         found[inside] = costs[states[inside]]

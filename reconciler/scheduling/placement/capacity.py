@@ -215,7 +215,9 @@ class Capacity:
             known = self._plans.get(shape)
             if within is None and known is not None and known[0] == self.version:
                 return known[1]
-            plan = self._planner.element(shape, within) if self._has_all(shape, within) else None
+            counted = shape in self._tallies  # else the plan counts as much
+            may = not counted or self._has_all(shape, within)
+            plan = self._planner.element(shape, within) if may else None
             if plan is not None and within is None:
                 self._plans[shape] = (self.version, plan)
         if plan is None and within is None and not self.needs_company(shape):
