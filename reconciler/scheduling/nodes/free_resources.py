@@ -57,6 +57,8 @@ class FreeResources:
         self._stale: set[int] = set()
         self._columns = columns
         self._opened: snapshots.Mask | None = None
+        #: What devices have room for, by how many devices and how much of each, while none changes.
+        self._by_devices: dict[tuple[int, int], Counts] = {}
 
     @property
     def opened_mask(self) -> snapshots.Mask:
@@ -73,6 +75,7 @@ class FreeResources:
             columns = Columns._make([column.copy() for column in columns])
         twin = FreeResources(self.rows.copy(), self.opened, presence, columns)
         twin._stale, twin._opened = self._stale.copy(), self._opened
+        twin._by_devices = self._by_devices.copy()
         if logged:
             twin.log = self.log.copy()
         return twin
@@ -109,6 +112,8 @@ class FreeResources:
 
     def columns(self) -> Columns:
         """All rows as columns, up to date; not to be changed by the caller."""
+        if self._stale:
+            self._by_devices.clear()
         if self._columns is None:
             self._columns = node_rows.columns_of(self.rows)
         elif len(self._stale) <= FEW:
@@ -150,8 +155,18 @@ class FreeResources:
             held = columns.instances[:, ask.profile] // ask.instances
             np.minimum(found, held, out=found)
         if ask.devices:
-            np.minimum(found, _device_counts(columns, ask), out=found)
+            np.minimum(found, self._of_devices(columns, ask), out=found)
         return np.maximum(found, 0)
+
+    def _of_devices(self, columns: Columns, ask: TaskRequirements) -> Counts:
+        """(n,) tasks that the devices alone have room for; not to be changed by the caller."""
+        if ask.inner is not None or ask.shares is not None:
+            return _device_counts(columns, ask)
+        key = (ask.devices, ask.share)
+        found = self._by_devices.get(key)
+        if found is None:
+            found = self._by_devices[key] = _device_counts(columns, ask)
+        return found
 
     def counts_on(self, ask: TaskRequirements, nodes: NDArray[np.intp]) -> Counts:
         """Return (k,) how many tasks of an ask each of some nodes has room for."""
