@@ -6,6 +6,7 @@ nodes that changed since they were last read.
 """
 
 import functools
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -94,6 +95,11 @@ class FreeResources:
         for selector in selectors:
             self.presence[selector, node] += tasks
             self.log.append((-1 - selector, (node, tasks)))
+
+    def touched(self, since: int) -> list[int]:
+        """Nodes of which rows changed since a length of the log."""
+        found = set(map(operator.itemgetter(0), self.log[since:]))
+        return [node for node in found if node >= 0]
 
     def rollback(self, mark: int) -> bool:
         """Undo to a length of the log; whether there was anything to undo."""

@@ -72,15 +72,14 @@ class GangCapacity:
 
     def renew(self, stock: FreeResources, ask: TaskRequirements) -> None:
         """Count the nodes that changed since."""
-        log = stock.log
-        if len(log) == self.at:
+        if len(stock.log) == self.at:
             return
         counts = self.counts
-        for node in {node for node, _ in log[self.at :] if node >= 0}:
+        for node in stock.touched(self.at):
             held = _held(stock.rows[node], ask, self.need) if self.usable[node] else 0
             self.total += held - counts[node]
             counts[node] = held
-        self.at = len(log)
+        self.at = len(stock.log)
 
     def copy(self) -> "GangCapacity":
         """The same for a copy of the inventory, whose log is empty."""

@@ -370,7 +370,7 @@ class Capacity:
         if within is not None:
             nodes = np.flatnonzero(within).tolist()
         elif since is not None:
-            nodes = dict.fromkeys(node for node, _ in stock.log[since:] if node >= 0)
+            nodes = stock.touched(since)
         elif (size := self._fixed.plain[shape]) is not None:
             nodes = self._spacious(shape, size)
         if self._is_among(nodes, shape):
