@@ -9,7 +9,6 @@ below while work waits there, which would take that back from others, and so on 
 
 import functools
 import heapq
-import itertools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -277,8 +276,9 @@ class Victims:
         known = self._ordered.get(queue)
         if known is None or known[0] != made_of:
             units = self.units(queue)
-            order = _least_undercut(units, _spared(ledger, queue), units.there)
-            places = np.fromiter(order, dtype=np.intp)
+            places, spared = np.flatnonzero(units.there), _undercutting(units, ledger, queue)
+            if spared:
+                places = np.fromiter(_least_undercut(units, spared, places), dtype=np.intp)
             known = self._ordered[queue] = (made_of, places, None)
         return known[1]
 
@@ -290,10 +290,10 @@ class Victims:
         leaving, version = may(queue), ledger.version
         if not leaving.any():
             return
-        order = _few_by_few(self._places(ledger, queue))
-        left, used = units.there.copy(), _used(ledger, queue)
+        left = units.there.copy()
         while True:
-            for place in order:
+            used, spared = _used(ledger, queue), _undercutting(units, ledger, queue)
+            for place in _least_undercut(units, spared, np.flatnonzero(left)):
                 if ledger.version != version:
                     if _used(ledger, queue) != used:
                         break
@@ -307,8 +307,6 @@ class Victims:
                     yield units.unit(place)
             else:
                 return
-            order = _least_undercut(units, _spared(ledger, queue), left)
-            used = _used(ledger, queue)
 
     def by_saturation(
         self,
@@ -415,38 +413,45 @@ def _few_by_few(places: Places) -> Iterator[int]:
         yield from places[begin : begin + LOOK_MAX].tolist()
 
 
-def _least_undercut(units: VictimColumns, spared: Spared, some: snapshots.Mask) -> Iterator[int]:
-    """Places of some units in their order, but of those alike the least undercut first.
+def _undercutting(units: VictimColumns, ledger: quota_ledger.QuotaLedger, queue: int) -> Spared:
+    """What a queue may lose of each resource of which one unit might take more than that."""
+    spared = _spared(ledger, queue)
+    return [one for one in spared if one[2] and units.largest[one[0]] > one[1]]
 
-    Alike are those of one priority, and spare ones. Of these ``LOOK_MAX`` are compared at a time.
+
+def _least_undercut(units: VictimColumns, spared: Spared, places: Places) -> Iterator[int]:
+    """Places of units that come in order, but of those alike the least undercut first.
+
+    Alike are those of one priority, and spare ones. Of these ``LOOK_MAX`` are compared at a time,
+    and no more is worked out than is asked for.
     """
-    places = np.flatnonzero(some)
-    total = units.total[places]
-    short = np.zeros(len(places), dtype=np.int64)
-    for resource, amount, waiting in spared:
-        if waiting and units.largest[resource] > amount:
-            beyond = np.maximum(total[:, resource] - amount, 0)
-            short += np.minimum(beyond, min(waiting, snapshots.UNLIMITED))
-    if not short.any():
+    if not spared:  # none of them is undercut
         yield from _few_by_few(places)
         return
-    kind = (places >= units.spares) + 2 * units.priority[places]
-    runs = np.flatnonzero(np.diff(kind, prepend=kind[0] - 1)).tolist()
-    for begin, end in itertools.pairwise([*runs, len(places)]):
-        for at in _least_ahead(short[begin:end].tolist()):
-            yield int(places[begin + at])
+    ahead: list[tuple[int, int]] = []
+    kind = -1
+    for begin in range(0, len(places), LOOK_MAX):
+        few = places[begin : begin + LOOK_MAX]
+        kinds = (few >= units.spares) + 2 * units.priority[few]
+        shorts = _shorts(units.total[few], spared)
+        for place, of, short in zip(few.tolist(), kinds.tolist(), shorts.tolist(), strict=True):
+            if of != kind:
+                yield from (found for _, found in sorted(ahead))
+                ahead, kind = [], of
+            if len(ahead) < LOOK_MAX:
+                heapq.heappush(ahead, (short, place))
+            else:
+                yield heapq.heapreplace(ahead, (short, place))[1]
+    yield from (found for _, found in sorted(ahead))
 
 
-def _least_ahead(shorts: list[int]) -> Iterator[int]:
-    """Positions, always that of the least of the first ``LOOK_MAX`` that are left."""
-    count = len(shorts)
-    turns = [short * count + at for at, short in enumerate(shorts)]  # faster than pairs
-    ahead = turns[:LOOK_MAX]
-    heapq.heapify(ahead)
-    for turn in turns[LOOK_MAX:]:
-        yield heapq.heapreplace(ahead, turn) % count
-    for turn in sorted(ahead):
-        yield turn % count
+def _shorts(total: snapshots.Amounts, spared: Spared) -> NDArray[np.int64]:
+    """(u,) ``_short`` of units that free (u, w) each."""
+    found = np.zeros(len(total), dtype=np.int64)
+    for resource, amount, waiting in spared:
+        beyond = np.maximum(total[:, resource] - amount, 0)
+        found += np.minimum(beyond, min(waiting, snapshots.UNLIMITED))
+    return found
 
 
 def _used(ledger: quota_ledger.QuotaLedger, queue: int) -> tuple[int, ...]:
