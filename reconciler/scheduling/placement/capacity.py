@@ -26,6 +26,8 @@ __all__ = ["Capacity", "GangPart", "GangPlacement"]
 
 #: So many nodes are looked at one by one; of more, columns tell first which are worth it.
 FEW_NODES = 8
+#: Changes are looked at one by one up to such a part of the number of nodes.
+RECENT_PART = 4
 
 
 class _Marked(NamedTuple):
@@ -341,7 +343,7 @@ class Capacity:
         if not self._fixed.gangs[shape]:
             return True
         tally, ask = self._tallies.get(shape), self._fixed.asks[shape][0]
-        if tally is not None and tally.within is within:
+        if tally is not None and tally.within is within and self._is_recent(tally.at):
             tally.renew(self.stock, ask)
         else:
             asked = self.situation.shapes[shape]
@@ -349,6 +351,10 @@ class Capacity:
             tally = GangCapacity.of(self.stock, ask, need, asked.eligible, within)
             self._tallies[shape] = tally
         return tally.total >= tally.need
+
+    def _is_recent(self, since: int) -> bool:
+        """Whether so little changed since a length of the log that all nodes would cost more."""
+        return len(self.stock.log) - since <= len(self.stock.rows) // RECENT_PART
 
     def _is_looked_up(self, shape: int, within: Mask | None) -> bool:
         """Whether it is cheaper to look whether a node has room than to rank states.
@@ -369,7 +375,7 @@ class Capacity:
         since = self._none_before.get(shape)
         if within is not None:
             nodes = np.flatnonzero(within).tolist()
-        elif since is not None:
+        elif since is not None and self._is_recent(since):
             nodes = stock.touched(since)
         elif (size := self._fixed.plain[shape]) is not None:
             nodes = self._spacious(shape, size)
