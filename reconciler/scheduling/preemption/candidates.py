@@ -152,10 +152,12 @@ def by_node(
 def _losers(
     search: CandidateSearch, ask: request.PlacementRequest, scope: VictimScope
 ) -> list[int]:
-    """Queues that may lose something within a scope."""
+    """Queues that may lose something within a scope, now or once others have; none if none can."""
     losers = search.losers(ask)
     if scope.spare:
-        return [queue for queue in losers if search.prospects.has_spare(queue)]
+        losers = [queue for queue in losers if search.prospects.has_spare(queue)]
+    if not scope.own and not any(search.may_leave(ask, queue).any() for queue in losers):
+        return []
     return losers
 
 
