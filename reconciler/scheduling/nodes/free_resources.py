@@ -58,8 +58,7 @@ class FreeResources:
         self._stale: set[int] = set()
         self._columns = columns
         self._opened: snapshots.Mask | None = None
-        #: What devices have room for, by how many devices and how much of each, while none changes.
-        self._by_devices: dict[tuple[int, int], Counts] = {}
+        self._by_devices = _DeviceCounts()
 
     @property
     def opened_mask(self) -> snapshots.Mask:
@@ -76,7 +75,7 @@ class FreeResources:
             columns = Columns._make([column.copy() for column in columns])
         twin = FreeResources(self.rows.copy(), self.opened, presence, columns)
         twin._stale, twin._opened = self._stale.copy(), self._opened
-        twin._by_devices = self._by_devices.copy()
+        twin._by_devices.update(self._by_devices)
         if logged:
             twin.log = self.log.copy()
         return twin
@@ -161,18 +160,8 @@ class FreeResources:
             held = columns.instances[:, ask.profile] // ask.instances
             np.minimum(found, held, out=found)
         if ask.devices:
-            np.minimum(found, self._of_devices(columns, ask), out=found)
+            np.minimum(found, self._by_devices.of(columns, ask), out=found)
         return np.maximum(found, 0)
-
-    def _of_devices(self, columns: Columns, ask: TaskRequirements) -> Counts:
-        """(n,) tasks that the devices alone have room for; not to be changed by the caller."""
-        if ask.inner is not None or ask.shares is not None:
-            return _device_counts(columns, ask)
-        key = (ask.devices, ask.share)
-        found = self._by_devices.get(key)
-        if found is None:
-            found = self._by_devices[key] = _device_counts(columns, ask)
-        return found
 
     def counts_on(self, ask: TaskRequirements, nodes: NDArray[np.intp]) -> Counts:
         """Return (k,) how many tasks of an ask each of some nodes has room for."""
@@ -328,22 +317,23 @@ class FreeResources:
     def clamp(self, other: "FreeResources", nodes: Iterable[int] | None = None) -> None:
         """Of each node, or of some, keep the lesser of what both have free."""
         rows, others = self.rows, other.rows
-        for node in self._beyond(other) if nodes is None else nodes:
+        more = _beyond(self.columns(), other.columns()) if nodes is None else nodes
+        for node in more:
             mine = rows[node]
             least = _least(mine, others[node])
             if least != mine:
                 self.put(node, least)
 
-    def _beyond(self, other: "FreeResources") -> list[int]:
-        """Nodes of which this has more free of anything than another, in order."""
-        mine, others = self.columns(), other.columns()
-        more: snapshots.Mask = (mine.cpu > others.cpu) | (mine.memory > others.memory)
-        more |= (mine.occupied < others.occupied) | (mine.exclusive < others.exclusive)
-        for own, there in ((mine.devices, others.devices), (mine.instances, others.instances)):
-            # few are more: to count these is several times as fast as ``any`` of each node
-            more[np.flatnonzero(own > there) // max(own.shape[1], 1)] = True
-        found: list[int] = np.flatnonzero(more).tolist()
-        return found
+
+def _beyond(mine: Columns, others: Columns) -> list[int]:
+    """Nodes that have more free of anything in the one than in the other, in order."""
+    more: snapshots.Mask = (mine.cpu > others.cpu) | (mine.memory > others.memory)
+    more |= (mine.occupied < others.occupied) | (mine.exclusive < others.exclusive)
+    for own, there in ((mine.devices, others.devices), (mine.instances, others.instances)):
+        # few are more: to count these is several times as fast as ``any`` of each node
+        more[np.flatnonzero(own > there) // max(own.shape[1], 1)] = True
+    found: list[int] = np.flatnonzero(more).tolist()
+    return found
 
 
 @functools.lru_cache(maxsize=PAIRS_MAX)
@@ -391,6 +381,19 @@ def all_idle(situation: snapshots.Snapshot) -> FreeResources:
 
 def _add(values: tuple[int, ...], index: int, amount: int) -> tuple[int, ...]:
     return (*values[:index], values[index] + amount, *values[index + 1 :])
+
+
+class _DeviceCounts(dict[tuple[int, int], Counts]):
+    """What devices have room for, by how many and how much of each, while no node changes."""
+
+    def of(self, columns: Columns, ask: TaskRequirements) -> Counts:
+        """(n,) tasks that the devices alone have room for; not to be changed by the caller."""
+        if ask.inner is not None or ask.shares is not None:
+            return _device_counts(columns, ask)
+        found = self.get((ask.devices, ask.share))
+        if found is None:
+            found = self[ask.devices, ask.share] = _device_counts(columns, ask)
+        return found
 
 
 def _device_counts(columns: Columns, ask: TaskRequirements) -> Counts:

@@ -439,10 +439,7 @@ class Preemption:
         return self.may_take(ask, queue, unit.total, unit.holding.ends_at, nodes)
 
     def may_leave(self, ask: request.PlacementRequest, queue: int) -> snapshots.Mask:
-        """(u,) units of a queue of which ``allowed`` may be true; of all others it is not.
-
-        What decides is alike for many units, so that they need not be asked for one by one.
-        """
+        """(u,) units of a queue of which ``allowed`` may be true; of all others it is not."""
         units = self.pool.units(queue)
         if queue == ask.queue:
             return units.yielding(ask.line.priority)

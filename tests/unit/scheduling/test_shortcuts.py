@@ -13,7 +13,13 @@ from reconciler.scheduling.causes import BlockKind
 from reconciler.scheduling.cycle import scheduling_cycle
 from reconciler.scheduling.inputs import pending_groups
 from reconciler.scheduling.inputs.snapshots import PendingGroup, PendingJob, Snapshot
-from reconciler.scheduling.nodes import best_fit, node_classes, quick_fit, scoring
+from reconciler.scheduling.nodes import (
+    best_fit,
+    free_resources,
+    node_classes,
+    quick_fit,
+    scoring,
+)
 from reconciler.scheduling.placement import diagnosis
 from reconciler.scheduling.placement.capacity import Capacity
 from reconciler.scheduling.queues import arrival_batches
@@ -259,7 +265,7 @@ def test_of_two_rooms_each_node_keeps_the_lesser(situation: Snapshot, data: st.D
         assert least.occupied == max(mine.occupied, theirs.occupied)
         assert least.exclusive == max(mine.exclusive, theirs.exclusive)
     lessened = [at for at, row in enumerate(both.stock.rows) if row != one.stock.rows[at]]
-    assert one.stock._beyond(other.stock) == lessened
+    assert free_resources._beyond(one.stock.columns(), other.stock.columns()) == lessened
 
 
 def test_lines_may_be_restored_one_after_the_other() -> None:
