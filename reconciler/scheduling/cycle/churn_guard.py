@@ -2,7 +2,7 @@
 
 Turns go by what the first claim of each queue asks for. Behind it, or passed over before, another
 may be owed what the claim would borrow, and would take it back in the next cycle: the claim would
-start only to leave again. So where there is room for one of the two alone, who would evict has it.
+start only to leave again. So who would evict starts first, as long as there is room for any such.
 An ask that is about to start comes in; who is to start before it goes out.
 """
 
@@ -22,9 +22,9 @@ from reconciler.scheduling.quota import quota_ledger
 from reconciler.scheduling.reasons import reason_explainer
 
 #: Asks in a row for which it is looked in vain who goes before them, in one cycle, and all of them.
-LOOKS_MAX, IN_ALL_MAX = 8, 64
-#: So many shapes are tried beside each of them, and so many kinds of claims that have none there.
-SHAPES_MAX, KINDS_MAX = 64, 64
+LOOKS_MAX, IN_ALL_MAX = 8, 1024
+#: So many kinds of claims that have room are tried for each of them.
+KINDS_MAX = 64
 
 
 class ChurnGuardContext(Protocol):
@@ -127,7 +127,7 @@ class ChurnGuard:
         return not ledger.covered(ask.queue, ask.amounts)
 
     def _before(self, ask: request.PlacementRequest) -> request.PlacementRequest | None:
-        """Who would evict an ask, which has room now, as soon as it ran, and has no room then."""
+        """Who has room now, and would evict an ask, which has some too, as soon as that ran."""
         turns, columns = self.turns, self.turns.columns
         rows = self._within()
         rows = rows[columns.queue[rows] != ask.queue]
@@ -135,12 +135,12 @@ class ChurnGuard:
             return None
         self._looks -= 1
         self._in_all -= 1
-        rows = rows[np.isin(columns.shape[rows], self._displaced(ask, columns.shape[rows]))]
+        room = turns.now
         seen: set[tuple[int, int, bool]] = set()
         for index in rows.tolist():
             line = turns.situation.lines[index]
             kind = line.queue, line.shape, line.preemptible
-            if kind in seen:
+            if kind in seen or not room.fits(line.shape):
                 continue
             if len(seen) >= KINDS_MAX:
                 break
@@ -157,22 +157,6 @@ class ChurnGuard:
     def _has_room(self, ask: request.PlacementRequest) -> bool:
         """Whether an ask would start if nobody went before it."""
         return ask.fits(self.turns.calendar.room_for(ask.line.duration_s))
-
-    def _displaced(self, ask: request.PlacementRequest, shapes: NDArray[np.int64]) -> list[int]:
-        """Which of the first few shapes have room now, and none beside an ask."""
-        room, least = self.turns.now, self.turns.prospects.least
-        found = np.unique(shapes)
-        largest_first = found[np.lexsort((found, *-least[found].T))]
-        mark = room.mark()
-        ask.place(room)
-        fitting: list[int] = []
-        none: list[int] = []
-        for shape in [ask.shape, *largest_first[:SHAPES_MAX].tolist()]:
-            no_less = room.no_less(shape)
-            if not any(no_less[other] for other in fitting):  # else it has room as well
-                (fitting if room.fits(shape) else none).append(shape)
-        room.rollback(mark)
-        return [shape for shape in none if room.fits(shape)]
 
     def _within(self) -> NDArray[np.intp]:
         """Lines of which a claim would stay within the share of its queue, in order.

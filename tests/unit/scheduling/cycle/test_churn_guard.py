@@ -34,8 +34,19 @@ def test_what_a_guarantee_owes_behind_a_larger_claim_is_not_lent_only_to_be_take
     assert rest(lent()) == [["small"]]
 
 
-def test_where_there_is_room_for_both_nobody_goes_before_another() -> None:
-    assert rest(lent(gpu=5)) == [["whole", "small"]]
+def test_where_there_is_room_for_both_who_would_evict_is_the_first_of_them() -> None:
+    assert rest(lent(gpu=5)) == [["small", "whole"]]
+
+
+def test_all_who_are_owed_start_before_what_borrows_and_not_only_for_the_last_room() -> None:
+    s = Situation().node("n", gpu=4)
+    s.queue("borrows", priority=10).queue("owed", guaranteed=3, weight=0.0)
+    for number in range(4):
+        s.job(f"lent{number}", "borrows", gpu=1)
+    s.job("large", "owed", gpu=4)
+    for number in range(3):
+        s.job(f"owed{number}", "owed", gpu=1, priority=10)
+    assert rest(s) == [["owed0", "owed1", "owed2", "lent0"]]
 
 
 @pytest.mark.parametrize(
