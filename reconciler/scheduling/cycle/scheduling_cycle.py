@@ -305,17 +305,18 @@ class SchedulingCycle(actions.Actions):
         self, ask: request.PlacementRequest, *, had_reservation: bool
     ) -> reason_explainer.BlockReason | None:
         """Start an ask or keep room for it; what stands in its way if neither can be."""
-        cause = self.gate(ask)
-        if cause is None:
+        while True:
+            cause = self.gate(ask)
+            if cause is not None:
+                return None if self.relieved(ask, cause) else self._awaiting(ask, cause)
             wait = self.accruing.delayed_by(ask)
             if wait is not None:
                 return self._behind(ask, wait)
-            if self._goes_after(ask, had_reservation=had_reservation):
-                return self._try(ask, had_reservation=had_reservation)
-            if self.start(ask, self._action()):
-                return None
-            return self._later(ask, had_reservation=had_reservation)
-        return None if self.relieved(ask, cause) else self._awaiting(ask, cause)
+            if not self._goes_after(ask, had_reservation=had_reservation):
+                break
+        if self.start(ask, self._action()):
+            return None
+        return self._later(ask, had_reservation=had_reservation)
 
     def _goes_after(self, ask: request.PlacementRequest, *, had_reservation: bool) -> bool:
         """Whoever would evict an ask as soon as it ran starts before it; whether anybody did.

@@ -49,6 +49,19 @@ def test_all_who_are_owed_start_before_what_borrows_and_not_only_for_the_last_ro
     assert rest(s) == [["owed0", "owed1", "owed2", "lent0"]]
 
 
+def test_a_thousand_may_start_before_one() -> None:
+    owed = 1010
+    s = Situation().queue("borrows", priority=10).queue("owed", guaranteed=owed, weight=0.0)
+    for number in range(130):
+        s.node(f"n{number:03}", gpu=8)
+    s.job("lent", "borrows", gpu=1)
+    s.job("large", "owed", gpu=8, tasks=130)
+    for number in range(owed):
+        s.job(f"owed{number:04}", "owed", gpu=1, priority=10)
+    found = started(s.decide())
+    assert (len(found), found[-1]) == (owed + 1, "lent")
+
+
 @pytest.mark.parametrize(
     ("policy", "lender"),
     [
