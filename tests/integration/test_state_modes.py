@@ -67,7 +67,11 @@ def test_modes_of_the_state_are_those_of_no_caller(tmp_path: Path, mask: int) ->
             # git sets the mode of an object when it is written, and locks stay closed to others
             whole = {p for p in new if OBJECT.fullmatch(str(p.relative_to(objects)))}
             assert whole
-            assert {path.stat().st_mode & 0o066 for path in whole} == {0o044}
+            # a pack has its name for a moment before it has its mode
+            wait(
+                lambda: {path.stat().st_mode & 0o066 for path in whole} == {0o044},
+                "an object is closed to others",
+            )
     finally:
         os.umask(before)
 
