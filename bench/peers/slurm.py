@@ -181,7 +181,7 @@ class Slurm:
         return [*self.daemons(), *steps]
 
     def _is_step(self, pid: int, words: list[str]) -> bool:
-        """Whether a process with this command line is the step daemon of one of these tasks."""
+        """Return True if a command line is that of the step daemon of one of these tasks."""
         if not any("slurmstepd" in word for word in words[:1]):
             return False
         with contextlib.suppress(OSError):

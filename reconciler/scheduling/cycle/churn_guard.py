@@ -6,6 +6,7 @@ start only to leave again. So who would evict starts first, as long as there is 
 An ask that is about to start comes in; who is to start before it goes out.
 """
 
+import functools
 from typing import Protocol
 
 import numpy as np
@@ -127,7 +128,7 @@ class ChurnGuard:
         return not ledger.covered(ask.queue, ask.amounts)
 
     def _before(self, ask: request.PlacementRequest) -> request.PlacementRequest | None:
-        """Who has room now, and would evict an ask, which has some too, as soon as that ran."""
+        """Return who has room now and would evict an ask as soon as that ran."""
         turns, columns = self.turns, self.turns.columns
         rows = self._within()
         rows = rows[columns.queue[rows] != ask.queue]
@@ -135,12 +136,12 @@ class ChurnGuard:
             return None
         self._looks -= 1
         self._in_all -= 1
-        room = turns.now
+        fits = functools.cache(turns.now.fits)
         seen: set[tuple[int, int, bool]] = set()
         for index in rows.tolist():
             line = turns.situation.lines[index]
             kind = line.queue, line.shape, line.preemptible
-            if kind in seen or not room.fits(line.shape):
+            if kind in seen or not fits(line.shape):
                 continue
             if len(seen) >= KINDS_MAX:
                 break

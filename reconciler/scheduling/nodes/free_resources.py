@@ -384,7 +384,7 @@ def _add(values: tuple[int, ...], index: int, amount: int) -> tuple[int, ...]:
 
 
 class _DeviceCounts(dict[tuple[int, int], Counts]):
-    """What devices have room for, by how many and how much of each, while no node changes."""
+    """Tasks that devices have room for, by what one task asks for, until a node changes."""
 
     def of(self, columns: Columns, ask: TaskRequirements) -> Counts:
         """(n,) tasks that the devices alone have room for; not to be changed by the caller."""

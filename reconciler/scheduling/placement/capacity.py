@@ -217,9 +217,9 @@ class Capacity:
             known = self._plans.get(shape)
             if within is None and known is not None and known[0] == self.version:
                 return known[1]
-            counted = shape in self._tallies  # else the plan counts as much
-            may = not counted or self._has_all(shape, within)
-            plan = self._planner.element(shape, within) if may else None
+            # where no tally is kept, the plan counts as much
+            is_full = shape in self._tallies and not self._has_all(shape, within)
+            plan = None if is_full else self._planner.element(shape, within)
             if plan is not None and within is None:
                 self._plans[shape] = (self.version, plan)
         if plan is None and within is None and not self.needs_company(shape):
@@ -353,7 +353,7 @@ class Capacity:
         return tally.total >= tally.need
 
     def _is_recent(self, since: int) -> bool:
-        """Whether so little changed since a length of the log that all nodes would cost more."""
+        """Return True if few nodes changed since the log had a length."""
         return len(self.stock.log) - since <= len(self.stock.rows) // RECENT_PART
 
     def _is_looked_up(self, shape: int, within: Mask | None) -> bool:

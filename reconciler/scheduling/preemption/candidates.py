@@ -140,11 +140,9 @@ def by_node(
         shape.eligible & search.situation.nodes.accepts,
         counts,
     )
-
-    def may(queue: int) -> snapshots.Mask:
-        return search.may_leave(ask, queue)
-
-    for unit in victims_by_node.taken(ledger, queues, sources, wanted, may):
+    for unit in victims_by_node.taken(
+        ledger, queues, sources, wanted, lambda queue: search.may_leave(ask, queue)
+    ):
         if not scope.spare or _stays_away(search, ask, unit):
             yield unit
 

@@ -45,7 +45,7 @@ from reconciler.scheduling.preemption import (
 from reconciler.scheduling.queues import eligibility
 from reconciler.scheduling.quota import quota_ledger
 
-#: Units looked at in one cycle by all searches together; past it asks wait for the next cycle.
+#: Units that may leave, looked at in one cycle by all searches; past it asks wait for the next one.
 UNITS_MAX = 400_000
 #: Units looked at for a set that takes less from its queue while other work moves.
 GENTLER_MAX = 64
@@ -446,9 +446,9 @@ class Preemption:
         loses = self.rules.may_lose(ask, queue)
         if loses and self.is_due(ask, queue, 0.0):
             return units.there
-        found = units.endless if loses else units.none
+        found = units.endless & loses
         if self.rules.may_lose_unguaranteed(ask, queue):
-            found = found | units.without(self.rules.covered(ask, queue))
+            found = found | units.without(self.rules.fully_guaranteed(ask, queue))
         return found & units.there
 
     def may_take(

@@ -71,13 +71,13 @@ class ReclaimRules:
             held[r] and self._covers_all(branch, r) for r in ledger.resources
         )
 
-    def covered(self, ask: request.PlacementRequest, loser: int) -> tuple[int, ...]:
-        """Resources of which a guarantee covers all that a queue that may lose something has."""
+    def fully_guaranteed(self, ask: request.PlacementRequest, loser: int) -> tuple[int, ...]:
+        """Return the resources of which a queue has no more than is guaranteed to it."""
         _, branch = self.branches(ask.queue, loser)
         return tuple([r for r in self.ledger.resources if self._covers_all(branch, r)])
 
     def _covers_all(self, branch: list[int], resource: int) -> bool:
-        """Whether the guarantee of a queue of a branch covers all that it has of a resource."""
+        """Return True if some queue of a branch has no more of a resource than its guarantee."""
         used, guaranteed = self.ledger.used, self.ledger.guaranteed
         return any(used(member, resource) <= guaranteed[member][resource] for member in branch)
 

@@ -159,11 +159,6 @@ class VictimColumns:
         return found
 
     @functools.cached_property
-    def none(self) -> snapshots.Mask:
-        """(u,) nothing but false."""
-        return np.zeros(len(self.row), dtype=np.bool_)
-
-    @functools.cached_property
     def endless(self) -> snapshots.Mask:
         """(u,) which have no time limit."""
         ends_at = self._situation.running.ends_at[self.row]
@@ -414,7 +409,7 @@ def _few_by_few(places: Places) -> Iterator[int]:
 
 
 def _undercutting(units: VictimColumns, ledger: quota_ledger.QuotaLedger, queue: int) -> Spared:
-    """What a queue may lose of each resource of which one unit might take more than that."""
+    """Return what a queue may lose of those resources of which some unit has more than that."""
     spared = _spared(ledger, queue)
     return [one for one in spared if one[2] and units.largest[one[0]] > one[1]]
 
@@ -446,7 +441,7 @@ def _least_undercut(units: VictimColumns, spared: Spared, places: Places) -> Ite
 
 
 def _shorts(total: snapshots.Amounts, spared: Spared) -> NDArray[np.int64]:
-    """(u,) ``_short`` of units that free (u, w) each."""
+    """(u,) how much more than may be spared units free, as far as work waits to take it back."""
     found = np.zeros(len(total), dtype=np.int64)
     for resource, amount, waiting in spared:
         beyond = np.maximum(total[:, resource] - amount, 0)
@@ -461,7 +456,7 @@ def _used(ledger: quota_ledger.QuotaLedger, queue: int) -> tuple[int, ...]:
 
 def undercut(ledger: quota_ledger.QuotaLedger, queue: int, total: Charge) -> int:
     """How much of what it may keep a queue would lose to want it back for work that waits."""
-    return _short(total, _spared(ledger, queue))
+    return int(_shorts(np.array([total], dtype=np.int64), _spared(ledger, queue))[0])
 
 
 def wants_back(ledger: quota_ledger.QuotaLedger, queue: int) -> bool:
@@ -481,15 +476,6 @@ def _spared(ledger: quota_ledger.QuotaLedger, queue: int) -> Spared:
         for r in ledger.resources
         if rationed[r]
     ]
-
-
-def _short(total: Charge, spared: Spared) -> int:
-    """How much more than may be spared is lost, as far as something waits to take it back."""
-    short = 0
-    for resource, amount, waiting in spared:
-        if total[resource] > amount:
-            short += min(total[resource] - amount, waiting)
-    return short
 
 
 def standing(

@@ -137,12 +137,13 @@ class _Leaving:
         self._look()
 
     def _look(self) -> None:
+        """Ask of all of them."""
         self._version = self._ledger.version
         masks = [self._may(queue)[source.place] for queue, source in self._sources]
         self.units = np.concatenate([np.zeros(0, dtype=np.bool_), *masks])
 
-    def is_over(self) -> bool:
-        """Whether none of them may leave, when it was last looked at."""
+    def is_empty(self) -> bool:
+        """Whether none of them may leave."""
         return not self.units.any()
 
     def of(self, numbers: list[int]) -> list[int]:
@@ -208,7 +209,7 @@ def taken(
         may: which units of a queue may leave at the moment; the others are left out.
     """
     leaving = _Leaving(ledger, queues, sources, may)
-    if leaving.is_over():
+    if leaving.is_empty():
         return
     entries = _Entries(sources, wanted)
     if not entries.unit.size:
@@ -225,7 +226,7 @@ def taken(
             members = [at for at in there.members(place) if at not in seen]
             seen.update(members)
             fresh = [entries.made(at) for at in leaving.of(members)]
-            if leaving.is_over():
+            if leaving.is_empty():
                 return
             yield from _furthest_first(
                 ledger, [unit for unit in fresh if unit.holding.queue != own], wanted.resources

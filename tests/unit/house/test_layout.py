@@ -23,7 +23,6 @@ LONG_MODULES: dict[str, str] = {
     "reconciler/scheduling/cycle/scheduling_cycle.py": "rebuilt with the scheduler",
     "reconciler/scheduling/inputs/snapshots.py": "rebuilt with the scheduler",
     "reconciler/scheduling/placement/capacity.py": "rebuilt with the scheduler",
-    "reconciler/scheduling/preemption/victims.py": "rebuilt with the scheduler",
 }
 CLASS_LINES_MAX = 300
 FUNCTION_LINES_MAX = 60
