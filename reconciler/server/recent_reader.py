@@ -109,12 +109,19 @@ class RecentReader(StoreReader):
     """A reader for many calls. Views are as of the last commit, and read once for each.
 
     Places and counts of jobs may be as old as a large queue makes them.
+
+    Args:
+        url: of the store.
+        engine: connects to it, to read.
+        cpu_clock: CPU seconds of the calling thread; tells what counting costs.
     """
 
-    def __init__(self, url: str, engine: sa.Engine) -> None:
+    def __init__(
+        self, url: str, engine: sa.Engine, cpu_clock: Callable[[], float] = time.thread_time
+    ) -> None:
         super().__init__(url, engine)
-        self._places = RecentValue(super().all_places)
-        self._counts = RecentValue(super().job_counts)
+        self._places = RecentValue(super().all_places, cpu_clock=cpu_clock)
+        self._counts = RecentValue(super().job_counts, cpu_clock=cpu_clock)
         self._commits = _Commits(self.path)
         self._turn = threading.Lock()
         self._views: dict[str, bytes | None] = {}
