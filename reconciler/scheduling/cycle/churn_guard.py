@@ -6,40 +6,25 @@ start only to leave again. So who would evict starts first, as long as there is 
 An ask that is about to start comes in; who is to start before it goes out.
 """
 
-import functools
+from collections.abc import Sequence
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from reconciler.scheduling.backfill import limit_holds, reservation_calendar
+from reconciler.scheduling.cycle import owed_claims
 from reconciler.scheduling.decisions import Action
-from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.placement import request
-from reconciler.scheduling.placement.capacity import Capacity
-from reconciler.scheduling.preemption import displacement, preemptor
-from reconciler.scheduling.queues import eligibility, job_order
-from reconciler.scheduling.quota import quota_ledger
+from reconciler.scheduling.preemption import displacement
 from reconciler.scheduling.reasons import reason_explainer
 
 #: Asks in a row for which it is looked in vain who goes before them, in one cycle, and all of them.
 LOOKS_MAX, IN_ALL_MAX = 8, 1024
-#: So many kinds of claims that have room are tried for each of them.
-KINDS_MAX = 64
 
 
-class ChurnGuardContext(Protocol):
+class ChurnGuardContext(owed_claims.OwedClaimsContext, Protocol):
     """What is read of a cycle."""
 
-    situation: snapshots.Snapshot
-    ledger: quota_ledger.QuotaLedger
-    columns: snapshots.PendingColumns
-    now: Capacity
-    prospects: eligibility.Eligibility
-    evictor: preemptor.Preemption
     accruing: limit_holds.LimitHolds
     calendar: reservation_calendar.ReservationCalendar
-    queues: list[job_order.JobQueue]
     kept_out: list[tuple[request.PlacementRequest, int]]
     begun: dict[int, list[displacement.ReplaceableAllocation]]
 
@@ -50,9 +35,6 @@ class ChurnGuardContext(Protocol):
 
     def outranks(self, ask: request.PlacementRequest) -> bool:
         """Whether reservations give way to it, which then are gone."""
-
-    def ask_of(self, progress: job_order.PendingJobProgress) -> request.PlacementRequest:
-        """What a claim asks for next."""
 
     def start(self, ask: request.PlacementRequest, action: Action) -> bool:
         """Start it where there is room."""
@@ -65,8 +47,7 @@ class ChurnGuard:
         self.turns = turns
         self._looks = LOOKS_MAX
         self._in_all = IN_ALL_MAX
-        #: Lines whose next claim may take from other queues, as far as anybody asked.
-        self._open: NDArray[np.intp] | None = None
+        self._owed = owed_claims.OwedClaims(turns)
 
     def let(
         self, ask: request.PlacementRequest, *, had_reservation: bool
@@ -87,7 +68,10 @@ class ChurnGuard:
         if turns.start(other, action):
             return other
         gone = calendar.gives_way(other, list(calendar.reservations))
-        return other if gone and turns.start(other, "allocate") else None
+        if gone and turns.start(other, "allocate"):
+            return other
+        self._owed.forget()
+        return None
 
     def _kept_out(self, ask: request.PlacementRequest) -> request.PlacementRequest | None:
         """Who has a higher priority in its queue and room now that its reservation has gone."""
@@ -121,7 +105,7 @@ class ChurnGuard:
     def _may_be_evicted(self, ask: request.PlacementRequest) -> bool:
         """Whether other queues could take back what an ask takes; ``False`` is certain."""
         situation, ledger = self.turns.situation, self.turns.ledger
-        if not situation.policy.reclaim or ask.firm or ask.missing or ask.line.others:
+        if not situation.policy.reclaim or ask.firm or ask.missing:
             return False
         if self._looks <= 0 or situation.queues.min_runtime_s[ask.queue] > 0:
             return False
@@ -129,85 +113,28 @@ class ChurnGuard:
 
     def _before(self, ask: request.PlacementRequest) -> request.PlacementRequest | None:
         """Return who has room now and would evict an ask as soon as that ran."""
-        turns, columns = self.turns, self.turns.columns
-        rows = self._within()
-        rows = rows[columns.queue[rows] != ask.queue]
-        if not rows.size or not self._has_room(ask):
+        turns = self.turns
+        if not self._owed.any_beside(ask.queue) or not self._has_room(ask):
             return None
         self._looks -= 1
         self._in_all -= 1
-        fits = functools.cache(turns.now.fits)
-        seen: set[tuple[int, int, bool]] = set()
-        for index in rows.tolist():
-            line = turns.situation.lines[index]
-            kind = line.queue, line.shape, line.preemptible
-            if kind in seen or not fits(line.shape):
-                continue
-            if len(seen) >= KINDS_MAX:
-                break
-            other = self._next_of(index)
-            if other is None:
-                continue
-            seen.add(kind)
-            if self._goes_before(other[0], ask):
-                self._looks = min(LOOKS_MAX, self._in_all)
-                turns.queues[line.queue].begin(other[0].progress, other[1])
-                return other[0]
-        return None
+        there = displacement.replaceable(turns.evictor, ask, turns.begun.get(ask.queue, ()))
+        found = self._owed.first(ask, lambda other: self._goes_before(other, ask, there))
+        if found is not None:
+            self._looks = min(LOOKS_MAX, self._in_all)
+        return found
 
     def _has_room(self, ask: request.PlacementRequest) -> bool:
         """Whether an ask would start if nobody went before it."""
         return ask.fits(self.turns.calendar.room_for(ask.line.duration_s))
 
-    def _within(self) -> NDArray[np.intp]:
-        """Lines of which a claim would stay within the share of its queue, in order.
-
-        Once there is none any more nobody looks again, though a queue may lose something later.
-        """
-        columns, rows = self.turns.columns, self._open
-        if rows is None:
-            strict = self.turns.situation.queues.strict[columns.queue]
-            rows = np.flatnonzero((columns.claims > 0) & ~columns.special & ~strict)
-            rows = rows[self._stays_within(rows)]  # before they are put in order: few are left
-            rows = self._ordered(rows)
-        elif rows.size:
-            rows = rows[self._stays_within(rows)]
-        self._open = rows
-        return rows
-
-    def _ordered(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-        columns = self.turns.columns
-        keys = (columns.order[rows], -columns.priority[rows], columns.queue[rows])
-        return rows[np.lexsort(keys)]
-
-    def _stays_within(self, rows: NDArray[np.intp]) -> snapshots.Mask:
-        """(r,) whether a claim of a line asks for something that is measured, and within shares."""
-        prospects, amounts = self.turns.prospects, self.turns.ledger.columns()
-        queue, shape = self.turns.columns.queue[rows], self.turns.columns.shape[rows]
-        left = prospects.fair - (amounts.charged - amounts.going)
-        some: snapshots.Mask = np.zeros(len(rows), dtype=np.bool_)
-        beyond: snapshots.Mask = np.zeros(len(rows), dtype=np.bool_)
-        for resource in np.flatnonzero(prospects.rationed.any(axis=0)).tolist():
-            asked = prospects.least_columns[resource][shape]
-            measured = (asked > 0) & prospects.rationed[:, resource][queue]
-            some |= measured
-            beyond |= measured & (asked > left[:, resource][queue])
-        return some & ~beyond
-
-    def _next_of(self, index: int) -> tuple[request.PlacementRequest, int] | None:
-        """What a line would try next, blocked or not, and its place in the line."""
-        turns = self.turns
-        line = turns.situation.lines[index]
-        if line.others or not line.preempts:
-            return None
-        known = turns.queues[line.queue].progress
-        for position, claim in enumerate(line.claims):
-            progress = known.get((index, position)) or job_order.PendingJobProgress(index, claim)
-            if progress.left > 0:
-                return turns.ask_of(progress), position
-        return None
-
-    def _goes_before(self, other: request.PlacementRequest, ask: request.PlacementRequest) -> bool:
+    def _goes_before(
+        self,
+        other: request.PlacementRequest,
+        ask: request.PlacementRequest,
+        there: Sequence[displacement.ReplaceableAllocation],
+    ) -> bool:
+        """Whether another may start, and would evict an ask that ran, or what is beside it."""
         turns = self.turns
         if any(turns.situation.queues.suspended[m] for m in turns.ledger.paths[other.queue]):
             return False
@@ -215,8 +142,7 @@ class ChurnGuard:
             return False
         if displacement.yielding(turns.evictor, other, [ask]):
             return True
-        begun = turns.begun.get(ask.queue, ())
-        beside = displacement.returning(turns.evictor, other, ask, begun)
+        beside = displacement.returning(turns.evictor, other, ask, there)
         return any(self._makes_room(other, ask, one) for one in beside)
 
     def _makes_room(

@@ -359,8 +359,10 @@ class SchedulingCycle(actions.Actions):
         """The same in several pools: a start in any of them goes before making room in one."""
         asks = self.tries(ask)
         gates = [self.gate(one) for one in asks]
-        for one, gate in zip(asks, gates, strict=True):
-            if gate is None and self.start(one, self._action()):
+        for number, one in enumerate(asks):
+            while gates[number] is None and self._goes_after(one, had_reservation=had_reservation):
+                gates = [self.gate(other) for other in asks]
+            if gates[number] is None and self.start(one, self._action()):
                 return None
         found = []
         for one, gate in zip(asks, gates, strict=True):

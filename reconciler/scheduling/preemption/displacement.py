@@ -79,35 +79,42 @@ def _takes(
     )
 
 
+def replaceable(
+    evictor: preemptor.Preemption,
+    holder: request.PlacementRequest,
+    begun: Sequence[ReplaceableAllocation],
+) -> list[ReplaceableAllocation]:
+    """What others could evict in the stead of a holder that has started, which evicts it in turn.
+
+    It runs in the holder's queue with a higher priority, and has no more than the holder.
+    ``begun``: what of that queue started in this cycle.
+    """
+    policy, lowest = evictor.situation.policy, holder.line.priority
+    if not (policy.preempt and policy.reclaim):
+        return []
+    units = evictor.pool.units(holder.queue)
+    above = np.flatnonzero((units.priority > lowest) & units.there)
+    there = [_beside(units.unit(place)) for place in above[:RETURNING_MAX].tolist()]
+    there += [one for one in begun if one.priority > lowest][:RETURNING_MAX]
+    return [one for one in there if _no_more(one.total, holder.amounts)]
+
+
 def returning(
     evictor: preemptor.Preemption,
     ask: request.PlacementRequest,
     holder: request.PlacementRequest,
-    begun: Sequence[ReplaceableAllocation],
+    there: Sequence[ReplaceableAllocation],
 ) -> list[ReplaceableAllocation]:
-    """What an ask could evict beside a holder that has started, and would evict that in its turn.
+    """What an ask of another queue could evict since its own has more than its share.
 
-    It runs in the holder's queue with a higher priority, which has more than its share only with
-    the holder. ``begun``: what of it started in this cycle.
+    It has that only with the holder. ``there``: what is ``replaceable``.
     """
-    policy, ledger = evictor.situation.policy, evictor.ledger
-    if not (policy.preempt and policy.reclaim) or ask.queue == holder.queue:
+    if not there or ask.queue == holder.queue or not evictor.may_reclaim(ask, endless=True):
         return []
-    if not evictor.may_reclaim(ask, endless=True):
-        return []
-    units = evictor.pool.units(holder.queue)
-    above = np.flatnonzero((units.priority > holder.line.priority) & units.there)
-    there = [_beside(units.unit(place)) for place in above[:RETURNING_MAX].tolist()]
-    there += [one for one in begun if one.priority > holder.line.priority][:RETURNING_MAX]
-    if not there:
-        return []
+    ledger = evictor.ledger
     version = ledger.version
     ledger.charge(holder.queue, holder.amounts)
-    found = [
-        one
-        for one in there
-        if _could_lose(evictor, ask, holder.queue, one) and _no_more(one.total, holder.amounts)
-    ]
+    found = [one for one in there if _could_lose(evictor, ask, holder.queue, one)]
     ledger.charge(holder.queue, tuple([-amount for amount in holder.amounts]))
     ledger.undone(version)
     return found

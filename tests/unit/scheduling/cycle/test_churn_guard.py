@@ -240,3 +240,38 @@ def test_what_it_would_preempt_takes_nothing_of_a_share_from_who_may_take_it_bac
     s.held, s.now = [held for held in s.held if held.job == "run2"], 50.0
     s.job("high", "a", gpu=4, time_limit_s=600, priority=90)
     assert rest(s)[0] == ["high"]
+
+
+def in_two_pools(borrower: dict[str, Any], owed: dict[str, Any]) -> Situation:
+    """What borrows comes first; behind a claim that is too large, three of one GPU are owed."""
+    guaranteed = (gpus_in("a", guaranteed=2), gpus_in("b", guaranteed=2))
+    s = Situation().node("a1", gpu=2, pool="a").node("b1", gpu=2, pool="b")
+    s.queue("borrows", priority=10)
+    s.queue("owed", guaranteed=4, weight=0.0, flavors=guaranteed)
+    for number in range(4):
+        s.job(f"lent{number}", "borrows", gpu=1, **borrower)
+    s.job("large", "owed", gpu=2, tasks=2)
+    for number in range(3):
+        s.job(f"owed{number}", "owed", gpu=1, priority=10, **owed)
+    return s
+
+
+@pytest.mark.parametrize("borrower", [{}, {"pools": ("b", "a")}])
+@pytest.mark.parametrize("owed", [{}, {"pools": ("b", "a")}])
+def test_work_of_several_pools_goes_before_and_is_held_back_as_any_other(
+    borrower: dict[str, Any], owed: dict[str, Any]
+) -> None:
+    s = in_two_pools(borrower, owed)
+    s.job("runs", "owed", gpu=1, on=("a1",))
+    assert rest(s) == [["owed0", "owed1", "owed2"]]
+
+
+def test_of_several_that_go_before_the_queue_with_the_smallest_part_of_its_share_is_first() -> None:
+    s = Situation().node("n", gpu=6).queue("borrows", priority=10)
+    for name in ("a", "b"):
+        s.queue(name, guaranteed=3, weight=0.0)
+        s.job(f"large-{name}", name, gpu=4)
+        s.job(f"small-{name}", name, gpu=1, priority=10)
+    s.job("runs", "a", gpu=1, on=("n",))
+    s.job("whole", "borrows", gpu=3)
+    assert rest(s)[0] == ["small-b", "small-a", "whole"]

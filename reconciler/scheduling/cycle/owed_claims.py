@@ -1,0 +1,258 @@
+"""Claims that would stay within the shares of their queues, wherever these queues are by now.
+
+A turn belongs to the first claim of a queue. Behind it, or passed over before, others may be owed
+what somebody else is about to borrow; they are found here. Whether one of them would do is asked of
+the caller, as seldom as can be: where a claim would not, nor would one of its queue that asks for
+no less.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reconciler.scheduling.cycle import skipped_attempts
+from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.placement import request
+from reconciler.scheduling.placement.capacity import Capacity
+from reconciler.scheduling.preemption import preemptor
+from reconciler.scheduling.queues import eligibility, job_order
+from reconciler.scheduling.quota import quota_ledger
+
+#: So many claims that have room are asked about in one search.
+ASKED_MAX = 512
+
+
+class OwedClaimsContext(Protocol):
+    """What is read of a cycle."""
+
+    situation: snapshots.Snapshot
+    ledger: quota_ledger.QuotaLedger
+    columns: snapshots.PendingColumns
+    now: Capacity
+    prospects: eligibility.Eligibility
+    evictor: preemptor.Preemption
+    queues: list[job_order.JobQueue]
+    passing: skipped_attempts.UnschedulableCache
+
+    def tries(self, ask: request.PlacementRequest) -> tuple[request.PlacementRequest, ...]:
+        """The same in each pool that it may go to."""
+
+    def ask_of(self, progress: job_order.PendingJobProgress) -> request.PlacementRequest:
+        """What a claim asks for next."""
+
+
+class OwedClaims:
+    """The claims of one cycle."""
+
+    def __init__(self, turns: OwedClaimsContext) -> None:
+        self.turns = turns
+        #: (n, k) the shapes that each line is tried as, one a pool.
+        self._ways = turns.passing.ways
+        self._pool_of = np.array([shape.pool for shape in turns.situation.shapes], dtype=np.int64)
+        #: Lines with such claims, queue by queue, as far as anybody asked; they only get fewer.
+        self._lines: NDArray[np.intp] | None = None
+        self._last: _Search | None = None
+
+    def first(
+        self, ask: request.PlacementRequest, goes: Callable[[request.PlacementRequest], bool]
+    ) -> request.PlacementRequest | None:
+        """Return the first claim of other queues that has room and goes before an ask, if any.
+
+        Queues come in the order of what they have of their shares, claims by priority and age.
+
+        Args:
+            ask: what is about to start. Where it is the same as before, and only what was found
+                has started since, the search goes on where it was.
+            goes: whether a claim goes before it; not asked of one that asks for no less than one
+                of which it is false.
+        """
+        search, self._last = self._last, None
+        if search is None or not search.is_for(ask):
+            search = _Search(self.turns, self._pool_of, ask)
+        search.goes, search.asked = goes, 0
+        lines = self._within()
+        queue = self.turns.columns.queue[lines]
+        there = np.unique(queue[queue != ask.queue])
+        for one in there[np.argsort(self._shares()[there], kind="stable")].tolist():
+            own = search.left.get(one)
+            if own is None:
+                begin, end = np.searchsorted(queue, (one, one + 1)).tolist()
+                own = self._ways_of(lines[begin:end])
+            within = self._stays_within(np.full(len(own[0]), one), own[1][:, None])[:, 0]
+            found = search.of_queue(one, own[0][within], own[1][within])
+            if found is not None:
+                self._last = search
+            if found is not None or search.asked >= ASKED_MAX:
+                return found
+        return None
+
+    def forget(self) -> None:
+        """Begin anew: what was found last did not start."""
+        self._last = None
+
+    def _ways_of(self, lines: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+        """(n,) lines and (n,) shapes: each of some lines in each of its pools, in order."""
+        ways = self._ways[lines]
+        return np.repeat(lines, ways.shape[1]), ways.reshape(-1)
+
+    def any_beside(self, queue: int) -> bool:
+        """Return False if there is certainly no such claim of other queues."""
+        lines = self._within()
+        return bool((self.turns.columns.queue[lines] != queue).any())
+
+    def _within(self) -> NDArray[np.intp]:
+        """Lines of which a claim would stay within the share of its queue, in order.
+
+        Once there is none any more nobody looks again, though a queue may lose something later.
+        """
+        columns, lines = self.turns.columns, self._lines
+        if lines is None:
+            strict = self.turns.situation.queues.strict[columns.queue]
+            lines = np.flatnonzero((columns.claims > 0) & ~columns.special & ~strict)
+        if lines.size:
+            queue = columns.queue[lines]
+            lines = lines[self._stays_within(queue, self._ways[lines]).any(axis=1)]
+        if self._lines is None:  # few are left to be looked at one by one
+            preempts = [self.turns.situation.lines[line].preempts for line in lines.tolist()]
+            lines = lines[np.array(preempts, dtype=np.bool_)]
+            keys = (columns.order[lines], -columns.priority[lines], columns.queue[lines])
+            lines = lines[np.lexsort(keys)]
+        self._lines = lines
+        return lines
+
+    def _stays_within(
+        self, queue: NDArray[np.int64], shapes: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """(n, k) whether a start of each of (n, k) shapes asks for something that is measured, and
+        leaves its queue within its share.
+        """
+        prospects, amounts = self.turns.prospects, self.turns.ledger.columns()
+        left = prospects.fair - (amounts.charged - amounts.going)
+        some: NDArray[np.bool_] = np.zeros(shapes.shape, dtype=np.bool_)
+        beyond: NDArray[np.bool_] = np.zeros(shapes.shape, dtype=np.bool_)
+        for resource in np.flatnonzero(prospects.rationed.any(axis=0)).tolist():
+            asked = prospects.least_columns[resource][shapes]
+            measured = (asked > 0) & prospects.rationed[:, resource][queue][:, None]
+            some |= measured
+            beyond |= measured & (asked > left[:, resource][queue][:, None])
+        return some & ~beyond
+
+    def _shares(self) -> NDArray[np.float64]:
+        """(q,) the largest part that each queue has of what is due to it, of any resource."""
+        prospects, amounts = self.turns.prospects, self.turns.ledger.columns()
+        due = np.maximum(prospects.fair, prospects.guaranteed)
+        measured = prospects.rationed & (due > 0)
+        parts = np.divide(
+            amounts.charged - amounts.going, due, out=np.zeros(due.shape), where=measured
+        )
+        found: NDArray[np.float64] = parts.max(axis=1, initial=0.0)
+        return found
+
+
+class _Search:
+    """A search for claims that go before another one.
+
+    Attributes:
+        goes: as of ``OwedClaims.first``.
+        asked: how many claims it was asked of.
+        left: of each queue where it was looked the (n,) lines and shapes that may still do.
+    """
+
+    def __init__(
+        self,
+        turns: OwedClaimsContext,
+        pool_of: NDArray[np.int64],
+        ask: request.PlacementRequest,
+    ) -> None:
+        self._turns = turns
+        self._pool_of = pool_of
+        self._ask = ask
+        self.goes: Callable[[request.PlacementRequest], bool]
+        self.asked = 0
+        self.left: dict[int, tuple[NDArray[np.intp], NDArray[np.int64]]] = {}
+        #: (s,) shapes of which it is not known that they have no room.
+        self._may_fit = np.ones(len(pool_of), dtype=np.bool_)
+
+    def is_for(self, ask: request.PlacementRequest) -> bool:
+        """Whether it is for that very ask."""
+        return ask.progress is self._ask.progress and ask.shape == self._ask.shape
+
+    def of_queue(
+        self, queue: int, lines: NDArray[np.intp], shapes: NDArray[np.int64]
+    ) -> request.PlacementRequest | None:
+        """Return the first of a queue that goes before the ask, and keep those that still may.
+
+        Args:
+            queue: which.
+            lines: (n,) where its claims are, in order.
+            shapes: (n,) what each would start as.
+        """
+        found = None
+        while found is None and self.asked < ASKED_MAX:
+            some = self._may_fit[shapes]
+            lines, shapes = lines[some], shapes[some]
+            if not len(lines):
+                break
+            line, shape = int(lines[0]), int(shapes[0])
+            if not self._turns.now.fits(shape):
+                self._may_fit &= ~self._turns.now.no_less(shape)
+                continue
+            following = self._next_of(line)
+            if following is None:
+                stay = lines != line
+            else:
+                found = self._asked_of(following, shape)
+                if found is not None:
+                    break
+                stay = ~self._no_better(following[0], shape, lines, shapes)
+            lines, shapes = lines[stay], shapes[stay]
+        self.left[queue] = lines, shapes
+        return found
+
+    def _asked_of(
+        self, following: tuple[request.PlacementRequest, int], shape: int
+    ) -> request.PlacementRequest | None:
+        """Return a claim as it would start as a shape, if it goes before the ask."""
+        claim, position = following
+        self.asked += 1
+        other = next(one for one in self._turns.tries(claim) if one.shape == shape)
+        if not self.goes(other):
+            return None
+        self._turns.queues[other.queue].begin(other.progress, position)
+        return other
+
+    def _no_better(
+        self,
+        ask: request.PlacementRequest,
+        shape: int,
+        lines: NDArray[np.intp],
+        shapes: NDArray[np.int64],
+    ) -> snapshots.Mask:
+        """(n,) claims of the queue of an ask that may take no more than it may as a shape.
+
+        They are charged for the same resources, and no less of each.
+        """
+        least, columns = self._turns.prospects.least, self._turns.columns
+        asked, others = least[shape], least[shapes]
+        found: snapshots.Mask = self._pool_of[shapes] == self._pool_of[shape]
+        found &= ((others >= asked) & ((others > 0) == (asked > 0))).all(axis=1)
+        if ask.firm:
+            found &= ~columns.preemptible[lines]
+        if not self._turns.evictor.is_forced(ask):
+            earliest, _ = job_order.overdue_between(self._turns.situation, columns, lines)
+            found &= earliest > self._turns.situation.now
+        found[(lines == ask.progress.line) & (shapes == shape)] = True
+        return found
+
+    def _next_of(self, index: int) -> tuple[request.PlacementRequest, int] | None:
+        """What a line would try next, blocked or not, and its place in the line."""
+        turns = self._turns
+        line = turns.situation.lines[index]
+        known = turns.queues[line.queue].progress
+        for position, claim in enumerate(line.claims):
+            progress = known.get((index, position)) or job_order.PendingJobProgress(index, claim)
+            if progress.left > 0:
+                return turns.ask_of(progress), position
+        return None
