@@ -16,8 +16,8 @@ from reconciler.scheduling.placement import request
 from reconciler.scheduling.preemption import displacement
 from reconciler.scheduling.reasons import reason_explainer
 
-#: Asks in a row for which it is looked in vain who goes before them, in one cycle, and all of them.
-LOOKS_MAX, IN_ALL_MAX = 8, 1024
+#: Asks in a row for which it is looked in vain who goes before them, in one cycle.
+LOOKS_MAX = 8
 
 
 class ChurnGuardContext(owed_claims.OwedClaimsContext, Protocol):
@@ -46,7 +46,6 @@ class ChurnGuard:
     def __init__(self, turns: ChurnGuardContext) -> None:
         self.turns = turns
         self._looks = LOOKS_MAX
-        self._in_all = IN_ALL_MAX
         self._owed = owed_claims.OwedClaims(turns)
 
     def let(
@@ -96,10 +95,9 @@ class ChurnGuard:
         if self._looks <= 0:
             return False
         self._looks -= 1
-        self._in_all -= 1
         if not self.turns.outranks(ask) or not self._has_room(ask):
             return False
-        self._looks = min(LOOKS_MAX, self._in_all)
+        self._looks = LOOKS_MAX
         return True
 
     def _may_be_evicted(self, ask: request.PlacementRequest) -> bool:
@@ -117,11 +115,10 @@ class ChurnGuard:
         if not self._owed.any_beside(ask.queue) or not self._has_room(ask):
             return None
         self._looks -= 1
-        self._in_all -= 1
         there = displacement.replaceable(turns.evictor, ask, turns.begun.get(ask.queue, ()))
         found = self._owed.first(ask, lambda other: self._goes_before(other, ask, there))
         if found is not None:
-            self._looks = min(LOOKS_MAX, self._in_all)
+            self._looks = LOOKS_MAX
         return found
 
     def _has_room(self, ask: request.PlacementRequest) -> bool:

@@ -53,6 +53,7 @@ class OwedClaims:
         self._pool_of = np.array([shape.pool for shape in turns.situation.shapes], dtype=np.int64)
         #: Lines with such claims, queue by queue, as far as anybody asked; they only get fewer.
         self._lines: NDArray[np.intp] | None = None
+        self._lines_at = -1
         self._last: _Search | None = None
 
     def first(
@@ -107,7 +108,9 @@ class OwedClaims:
 
         Once there is none any more nobody looks again, though a queue may lose something later.
         """
-        columns, lines = self.turns.columns, self._lines
+        columns, lines, version = self.turns.columns, self._lines, self.turns.ledger.version
+        if lines is not None and self._lines_at == version:
+            return lines
         if lines is None:
             strict = self.turns.situation.queues.strict[columns.queue]
             lines = np.flatnonzero((columns.claims > 0) & ~columns.special & ~strict)
@@ -119,7 +122,7 @@ class OwedClaims:
             lines = lines[np.array(preempts, dtype=np.bool_)]
             keys = (columns.order[lines], -columns.priority[lines], columns.queue[lines])
             lines = lines[np.lexsort(keys)]
-        self._lines = lines
+        self._lines, self._lines_at = lines, version
         return lines
 
     def _stays_within(
