@@ -112,13 +112,14 @@ class ChurnGuard:
     def _before(self, ask: request.PlacementRequest) -> request.PlacementRequest | None:
         """Return who has room now and would evict an ask as soon as that ran."""
         turns = self.turns
-        if not self._owed.any_beside(ask.queue) or not self._has_room(ask):
+        if not self._has_room(ask):
             return None
-        self._looks -= 1
         there = displacement.replaceable(turns.evictor, ask, turns.begun.get(ask.queue, ()))
         found = self._owed.first(ask, lambda other: self._goes_before(other, ask, there))
         if found is not None:
             self._looks = LOOKS_MAX
+        elif self._owed.looked:
+            self._looks -= 1
         return found
 
     def _has_room(self, ask: request.PlacementRequest) -> bool:

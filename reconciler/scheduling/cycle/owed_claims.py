@@ -6,6 +6,7 @@ the caller, as seldom as can be: where a claim would not, nor would one of its q
 no less.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Protocol
 
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.scheduling.cycle import skipped_attempts
-from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.inputs import row_groups, snapshots
 from reconciler.scheduling.placement import request
 from reconciler.scheduling.placement.capacity import Capacity
 from reconciler.scheduling.preemption import preemptor
@@ -22,6 +23,7 @@ from reconciler.scheduling.quota import quota_ledger
 
 #: So many claims that have room are asked about in one search.
 ASKED_MAX = 512
+_NONE = np.zeros(0, dtype=np.intp)
 
 
 class OwedClaimsContext(Protocol):
@@ -44,17 +46,31 @@ class OwedClaimsContext(Protocol):
 
 
 class OwedClaims:
-    """The claims of one cycle."""
+    """The claims of one cycle.
+
+    Attributes:
+        looked: whether the last search came upon any.
+    """
 
     def __init__(self, turns: OwedClaimsContext) -> None:
         self.turns = turns
+        self.looked = False
         #: (n, k) the shapes that each line is tried as, one a pool.
         self._ways = turns.passing.ways
         self._pool_of = np.array([shape.pool for shape in turns.situation.shapes], dtype=np.int64)
-        #: Lines with such claims, queue by queue, as far as anybody asked; they only get fewer.
-        self._lines: NDArray[np.intp] | None = None
-        self._lines_at = -1
+        #: Of queues where it was looked the lines with such claims, in order. They only get fewer:
+        #: where there is none nobody looks again, though a queue may lose something later.
+        self._lines: dict[int, NDArray[np.intp]] = {}
         self._last: _Search | None = None
+
+    @functools.cached_property
+    def _waiting(self) -> row_groups.RowGroups:
+        """Lines that may be let go first at all, by queue."""
+        columns = self.turns.columns
+        strict = self.turns.situation.queues.strict[columns.queue]
+        fits = (columns.claims > 0) & ~columns.special & ~strict
+        count = len(self.turns.queues)
+        return row_groups.RowGroups.of(np.where(fits, columns.queue, count), count)
 
     def first(
         self, ask: request.PlacementRequest, goes: Callable[[request.PlacementRequest], bool]
@@ -72,17 +88,15 @@ class OwedClaims:
         search, self._last = self._last, None
         if search is None or not search.is_for(ask):
             search = _Search(self.turns, self._pool_of, ask)
-        search.goes, search.asked = goes, 0
-        lines = self._within()
-        queue = self.turns.columns.queue[lines]
-        there = np.unique(queue[queue != ask.queue])
-        for one in there[np.argsort(self._shares()[there], kind="stable")].tolist():
-            own = search.left.get(one)
-            if own is None:
-                begin, end = np.searchsorted(queue, (one, one + 1)).tolist()
-                own = self._ways_of(lines[begin:end])
-            within = self._stays_within(np.full(len(own[0]), one), own[1][:, None])[:, 0]
-            found = search.of_queue(one, own[0][within], own[1][within])
+        search.goes, search.asked, self.looked = goes, 0, False
+        for queue in self._shares().argsort(kind="stable").tolist():
+            lines = self._within(queue) if queue != ask.queue else _NONE
+            if not lines.size:
+                continue
+            self.looked = True
+            own, shapes = search.left.get(queue) or self._ways_of(lines)
+            within = self._stays_within(queue, shapes)
+            found = search.of_queue(queue, own[within], shapes[within])
             if found is not None:
                 self._last = search
             if found is not None or search.asked >= ASKED_MAX:
@@ -98,48 +112,32 @@ class OwedClaims:
         ways = self._ways[lines]
         return np.repeat(lines, ways.shape[1]), ways.reshape(-1)
 
-    def any_beside(self, queue: int) -> bool:
-        """Return False if there is certainly no such claim of other queues."""
-        lines = self._within()
-        return bool((self.turns.columns.queue[lines] != queue).any())
-
-    def _within(self) -> NDArray[np.intp]:
-        """Lines of which a claim would stay within the share of its queue, in order.
-
-        Once there is none any more nobody looks again, though a queue may lose something later.
-        """
-        columns, lines, version = self.turns.columns, self._lines, self.turns.ledger.version
-        if lines is not None and self._lines_at == version:
-            return lines
-        if lines is None:
-            strict = self.turns.situation.queues.strict[columns.queue]
-            lines = np.flatnonzero((columns.claims > 0) & ~columns.special & ~strict)
+    def _within(self, queue: int) -> NDArray[np.intp]:
+        """Lines of a queue of which a claim would stay within its share in a pool, in order."""
+        columns, known = self.turns.columns, self._lines.get(queue)
+        lines = self._waiting.members(queue) if known is None else known
         if lines.size:
-            queue = columns.queue[lines]
             lines = lines[self._stays_within(queue, self._ways[lines]).any(axis=1)]
-        if self._lines is None:  # few are left to be looked at one by one
+        if known is None:
             preempts = [self.turns.situation.lines[line].preempts for line in lines.tolist()]
             lines = lines[np.array(preempts, dtype=np.bool_)]
-            keys = (columns.order[lines], -columns.priority[lines], columns.queue[lines])
-            lines = lines[np.lexsort(keys)]
-        self._lines, self._lines_at = lines, version
+            lines = lines[np.lexsort((columns.order[lines], -columns.priority[lines]))]
+        self._lines[queue] = lines
         return lines
 
-    def _stays_within(
-        self, queue: NDArray[np.int64], shapes: NDArray[np.int64]
-    ) -> NDArray[np.bool_]:
-        """(n, k) whether a start of each of (n, k) shapes asks for something that is measured, and
-        leaves its queue within its share.
+    def _stays_within(self, queue: int, shapes: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether a start of each of some shapes asks for something that is measured, and leaves a
+        queue within its share.
         """
-        prospects, amounts = self.turns.prospects, self.turns.ledger.columns()
-        left = prospects.fair - (amounts.charged - amounts.going)
+        ledger, least = self.turns.ledger, self.turns.prospects.least_columns
         some: NDArray[np.bool_] = np.zeros(shapes.shape, dtype=np.bool_)
         beyond: NDArray[np.bool_] = np.zeros(shapes.shape, dtype=np.bool_)
-        for resource in np.flatnonzero(prospects.rationed.any(axis=0)).tolist():
-            asked = prospects.least_columns[resource][shapes]
-            measured = (asked > 0) & prospects.rationed[:, resource][queue][:, None]
-            some |= measured
-            beyond |= measured & (asked > left[:, resource][queue][:, None])
+        for resource, measured in enumerate(ledger.rationed[queue]):
+            if measured:
+                asked = least[resource][shapes]
+                left = ledger.fair[queue][resource] - ledger.used(queue, resource)
+                some |= asked > 0
+                beyond |= asked > max(left, 0)
         return some & ~beyond
 
     def _shares(self) -> NDArray[np.float64]:
