@@ -21,7 +21,7 @@ LOOKS_MAX = 8
 
 
 class ChurnGuardContext(owed_claims.OwedClaimsContext, Protocol):
-    """What is read of a cycle."""
+    """The parts of a cycle that the guard reads."""
 
     accruing: limit_holds.LimitHolds
     calendar: reservation_calendar.ReservationCalendar
@@ -132,7 +132,10 @@ class ChurnGuard:
         ask: request.PlacementRequest,
         there: Sequence[displacement.ReplaceableAllocation],
     ) -> bool:
-        """Whether another may start, and would evict an ask that ran, or what is beside it."""
+        """Whether another claim may start, and would evict an ask as soon as that ran.
+
+        ``there``: what it could evict in the ask's stead.
+        """
         turns = self.turns
         if any(turns.situation.queues.suspended[m] for m in turns.ledger.paths[other.queue]):
             return False

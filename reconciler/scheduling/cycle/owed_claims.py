@@ -23,11 +23,10 @@ from reconciler.scheduling.quota import quota_ledger
 
 #: So many claims that have room are asked about in one search.
 ASKED_MAX = 512
-_NONE = np.zeros(0, dtype=np.intp)
 
 
 class OwedClaimsContext(Protocol):
-    """What is read of a cycle."""
+    """The parts of a cycle that the search reads."""
 
     situation: snapshots.Snapshot
     ledger: quota_ledger.QuotaLedger
@@ -39,10 +38,10 @@ class OwedClaimsContext(Protocol):
     passing: skipped_attempts.UnschedulableCache
 
     def tries(self, ask: request.PlacementRequest) -> tuple[request.PlacementRequest, ...]:
-        """The same in each pool that it may go to."""
+        """Return an ask once for each pool that it may go to."""
 
     def ask_of(self, progress: job_order.PendingJobProgress) -> request.PlacementRequest:
-        """What a claim asks for next."""
+        """Return what a claim asks for next."""
 
 
 class OwedClaims:
@@ -58,8 +57,8 @@ class OwedClaims:
         #: (n, k) the shapes that each line is tried as, one a pool.
         self._ways = turns.passing.ways
         self._pool_of = np.array([shape.pool for shape in turns.situation.shapes], dtype=np.int64)
-        #: Of queues where it was looked the lines with such claims, in order. They only get fewer:
-        #: where there is none nobody looks again, though a queue may lose something later.
+        #: By queue the lines with such claims, in order. A line that has left does not come back in
+        #: this cycle, even if its queue loses something.
         self._lines: dict[int, NDArray[np.intp]] = {}
         self._last: _Search | None = None
 
@@ -88,15 +87,14 @@ class OwedClaims:
         search, self._last = self._last, None
         if search is None or not search.is_for(ask):
             search = _Search(self.turns, self._pool_of, ask)
-        search.goes, search.asked, self.looked = goes, 0, False
+        search.asked, self.looked = 0, False
         for queue in self._shares().argsort(kind="stable").tolist():
-            lines = self._within(queue) if queue != ask.queue else _NONE
-            if not lines.size:
+            if queue == ask.queue or not (lines := self._within(queue)).size:
                 continue
             self.looked = True
             own, shapes = search.left.get(queue) or self._ways_of(lines)
             within = self._stays_within(queue, shapes)
-            found = search.of_queue(queue, own[within], shapes[within])
+            found = search.of_queue(queue, own[within], shapes[within], goes)
             if found is not None:
                 self._last = search
             if found is not None or search.asked >= ASKED_MAX:
@@ -117,7 +115,9 @@ class OwedClaims:
         columns, known = self.turns.columns, self._lines.get(queue)
         lines = self._waiting.members(queue) if known is None else known
         if lines.size:
-            lines = lines[self._stays_within(queue, self._ways[lines]).any(axis=1)]
+            ways = self._ways[lines]
+            within = self._stays_within(queue, ways.reshape(-1))
+            lines = lines[within.reshape(ways.shape).any(axis=1)]
         if known is None:
             preempts = [self.turns.situation.lines[line].preempts for line in lines.tolist()]
             lines = lines[np.array(preempts, dtype=np.bool_)]
@@ -125,20 +125,12 @@ class OwedClaims:
         self._lines[queue] = lines
         return lines
 
-    def _stays_within(self, queue: int, shapes: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether a start of each of some shapes asks for something that is measured, and leaves a
-        queue within its share.
-        """
-        ledger, least = self.turns.ledger, self.turns.prospects.least_columns
-        some: NDArray[np.bool_] = np.zeros(shapes.shape, dtype=np.bool_)
-        beyond: NDArray[np.bool_] = np.zeros(shapes.shape, dtype=np.bool_)
-        for resource, measured in enumerate(ledger.rationed[queue]):
-            if measured:
-                asked = least[resource][shapes]
-                left = ledger.fair[queue][resource] - ledger.used(queue, resource)
-                some |= asked > 0
-                beyond |= asked > max(left, 0)
-        return some & ~beyond
+    def _stays_within(self, queue: int, shapes: NDArray[np.int64]) -> snapshots.Mask:
+        """(n,) whether starts of shapes take a part of a queue's share, and no more than it."""
+        prospects = self.turns.prospects
+        asked = prospects.least[shapes]
+        takes_part: snapshots.Mask = ((asked > 0) & prospects.rationed[queue]).any(axis=1)
+        return takes_part & prospects.within_share(asked, queue)
 
     def _shares(self) -> NDArray[np.float64]:
         """(q,) the largest part that each queue has of what is due to it, of any resource."""
@@ -156,9 +148,8 @@ class _Search:
     """A search for claims that go before another one.
 
     Attributes:
-        goes: as of ``OwedClaims.first``.
-        asked: how many claims it was asked of.
-        left: of each queue where it was looked the (n,) lines and shapes that may still do.
+        asked: number of claims that were asked about since it was last called.
+        left: by queue the (n,) lines and (n,) shapes that may still go first.
     """
 
     def __init__(
@@ -170,18 +161,21 @@ class _Search:
         self._turns = turns
         self._pool_of = pool_of
         self._ask = ask
-        self.goes: Callable[[request.PlacementRequest], bool]
         self.asked = 0
         self.left: dict[int, tuple[NDArray[np.intp], NDArray[np.int64]]] = {}
         #: (s,) shapes of which it is not known that they have no room.
         self._may_fit = np.ones(len(pool_of), dtype=np.bool_)
 
     def is_for(self, ask: request.PlacementRequest) -> bool:
-        """Whether it is for that very ask."""
+        """Whether it looks for claims that go before this ask."""
         return ask.progress is self._ask.progress and ask.shape == self._ask.shape
 
     def of_queue(
-        self, queue: int, lines: NDArray[np.intp], shapes: NDArray[np.int64]
+        self,
+        queue: int,
+        lines: NDArray[np.intp],
+        shapes: NDArray[np.int64],
+        goes: Callable[[request.PlacementRequest], bool],
     ) -> request.PlacementRequest | None:
         """Return the first of a queue that goes before the ask, and keep those that still may.
 
@@ -189,9 +183,10 @@ class _Search:
             queue: which.
             lines: (n,) where its claims are, in order.
             shapes: (n,) what each would start as.
+            goes: as of ``OwedClaims.first``.
         """
         found = None
-        while found is None and self.asked < ASKED_MAX:
+        while self.asked < ASKED_MAX:
             some = self._may_fit[shapes]
             lines, shapes = lines[some], shapes[some]
             if not len(lines):
@@ -204,7 +199,7 @@ class _Search:
             if following is None:
                 stay = lines != line
             else:
-                found = self._asked_of(following, shape)
+                found = self._asked_of(following, shape, goes)
                 if found is not None:
                     break
                 stay = ~self._no_better(following[0], shape, lines, shapes)
@@ -213,13 +208,16 @@ class _Search:
         return found
 
     def _asked_of(
-        self, following: tuple[request.PlacementRequest, int], shape: int
+        self,
+        following: tuple[request.PlacementRequest, int],
+        shape: int,
+        goes: Callable[[request.PlacementRequest], bool],
     ) -> request.PlacementRequest | None:
         """Return a claim as it would start as a shape, if it goes before the ask."""
         claim, position = following
         self.asked += 1
         other = next(one for one in self._turns.tries(claim) if one.shape == shape)
-        if not self.goes(other):
+        if not goes(other):
             return None
         self._turns.queues[other.queue].begin(other.progress, position)
         return other
@@ -248,7 +246,7 @@ class _Search:
         return found
 
     def _next_of(self, index: int) -> tuple[request.PlacementRequest, int] | None:
-        """What a line would try next, blocked or not, and its place in the line."""
+        """Return the next claim of a line, blocked or not, and its place in the line."""
         turns = self._turns
         line = turns.situation.lines[index]
         known = turns.queues[line.queue].progress

@@ -84,10 +84,10 @@ def replaceable(
     holder: request.PlacementRequest,
     begun: Sequence[ReplaceableAllocation],
 ) -> list[ReplaceableAllocation]:
-    """What others could evict in the stead of a holder that has started, which evicts it in turn.
+    """Return work that others could evict in a holder's stead, and that would evict the holder.
 
     It runs in the holder's queue with a higher priority, and has no more than the holder.
-    ``begun``: what of that queue started in this cycle.
+    ``begun``: work of that queue that started in this cycle.
     """
     policy, lowest = evictor.situation.policy, holder.line.priority
     if not (policy.preempt and policy.reclaim):
@@ -105,11 +105,11 @@ def returning(
     holder: request.PlacementRequest,
     there: Sequence[ReplaceableAllocation],
 ) -> list[ReplaceableAllocation]:
-    """What an ask of another queue could evict since its own has more than its share.
+    """Return the work of a holder's queue that an ask could evict once the holder has started.
 
-    It has that only with the holder. ``there``: what is ``replaceable``.
+    ``ask``: of another queue. ``there``: the work to choose from, as of ``replaceable``.
     """
-    if not there or ask.queue == holder.queue or not evictor.may_reclaim(ask, endless=True):
+    if not there or not evictor.may_reclaim(ask, endless=True):
         return []
     ledger = evictor.ledger
     version = ledger.version

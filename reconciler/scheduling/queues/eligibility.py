@@ -166,14 +166,18 @@ class Eligibility:
 
         ``asked``: (n, w) amounts of each.
         """
+        if not (self.losers()[queue] and self._measured[queue]):
+            return np.zeros(len(asked), dtype=np.bool_)
+        return self.within_share(asked, queue)
+
+    def within_share(self, asked: snapshots.Amounts, queue: int) -> Mask:
+        """(n,) whether starts of (n, w) amounts leave a queue within its fair share."""
         ledger = self.ledger
-        may = bool(self.losers()[queue] and self._measured[queue])
-        found: Mask = np.full(len(asked), may)
-        if may:
-            for resource, measured in enumerate(ledger.rationed[queue]):
-                if measured:
-                    left = ledger.fair[queue][resource] - ledger.used(queue, resource)
-                    found &= asked[:, resource] <= max(left, 0)
+        found: Mask = np.ones(len(asked), dtype=np.bool_)
+        for resource, measured in enumerate(ledger.rationed[queue]):
+            if measured:
+                left = ledger.fair[queue][resource] - ledger.used(queue, resource)
+                found &= asked[:, resource] <= max(left, 0)
         return found
 
     def gated(self, asked: snapshots.Amounts, queue: int) -> Mask:
