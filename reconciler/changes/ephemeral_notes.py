@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from reconciler.changes import notes
+from reconciler.changes import notes, repository_writes
 from reconciler.desired.git import git_commands, mirror_fetch, source
 from reconciler.model.state import adoption_state
 
@@ -20,10 +20,6 @@ from reconciler.model.state import adoption_state
 FILE = "ephemeral.json"
 #: The most bytes of a note, and of what is fetched for it.
 BYTES_MAX = 8 * 2**20
-_IDENTITY = {
-    **dict.fromkeys(("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"), "muster"),
-    **dict.fromkeys(("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"), "muster@localhost"),
-}
 #: What the proof is about, so that no other proof by the same key can stand for it.
 _PURPOSE = b"muster ephemeral note\0"
 
@@ -94,20 +90,12 @@ def write(repository: source.GitSource, body: bytes) -> None:
         GitError: it could not be written or pushed.
     """
     name, folder = reference(repository), repository.folder
-    blob = git_commands.run(folder, "hash-object", "-w", "--stdin", data=body).stdout
-    entry = f"100644 blob {blob.decode().strip()}\t{FILE}\n".encode()
-    tree = git_commands.run(folder, "mktree", data=entry).stdout.decode().strip()
     text = "muster: jobs without a file in git"
-    made = git_commands.run(folder, "commit-tree", tree, "-m", text, extra=_IDENTITY).stdout
-    commit = made.decode().strip()
+    commit = repository_writes.commit_file(folder, FILE, body, text)
     if repository.local:
-        git_commands.run(folder, "update-ref", "--no-deref", name, commit)
-        return
-    git_commands.run(
-        folder,
-        *("push", "--quiet", "--force", "--", repository.address, f"{commit}:{name}"),
-        timeout_s=git_commands.REMOTE_TIMEOUT_S,
-    )
+        repository_writes.run(folder, "update-ref", "--no-deref", name, commit)
+    else:
+        repository_writes.push(repository, f"{commit}:{name}", "--force")
 
 
 def read(repository: source.GitSource, keys: Sequence[bytes]) -> FoundNote:

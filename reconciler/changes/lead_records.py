@@ -12,17 +12,13 @@ from collections.abc import Callable
 
 import msgspec
 
-from reconciler.changes import notes
+from reconciler.changes import notes, repository_writes
 from reconciler.desired.git import commit_log, git_commands, mirror_fetch, source
 from reconciler.model.state import epochs
 from reconciler.model.values.text_lines import split_lines
 
 #: Name of the only file of the record's commit.
 FILE = "lead.json"
-_IDENTITY = {
-    **dict.fromkeys(("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"), "muster"),
-    **dict.fromkeys(("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"), "muster@localhost"),
-}
 _BYTES_MAX = 64 * 2**10
 #: The most that is fetched for a record, which has a few hundred bytes.
 _FETCH_BYTES_MAX = 2**20
@@ -154,24 +150,15 @@ def write(repository: source.GitSource, record: LeadRecord, before: str | None) 
     """
     name, folder = reference(repository), repository.folder
     body = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
-    blob = git_commands.run(folder, "hash-object", "-w", "--stdin", data=body).stdout
-    entry = f"100644 blob {blob.decode().strip()}\t{FILE}\n".encode()
-    tree = git_commands.run(folder, "mktree", data=entry).stdout.decode().strip()
     text = f"muster: the store {record.store} leads as epoch {record.epoch}"
-    made = git_commands.run(folder, "commit-tree", tree, "-m", text, extra=_IDENTITY).stdout
-    commit = made.decode().strip()
+    commit = repository_writes.commit_file(folder, FILE, body, text)
     try:
         if repository.local:
             unchanged = () if before is None else (before or "0" * 40,)
-            git_commands.run(folder, "update-ref", "--no-deref", name, commit, *unchanged)
-            return commit
-        how = "--force" if before is None else f"--force-with-lease={name}:{before}"
-        git_commands.run(
-            folder,
-            *("push", "--quiet", how),
-            *("--", repository.address, f"{commit}:{name}"),
-            timeout_s=git_commands.REMOTE_TIMEOUT_S,
-        )
+            repository_writes.run(folder, "update-ref", "--no-deref", name, commit, *unchanged)
+        else:
+            how = "--force" if before is None else f"--force-with-lease={name}:{before}"
+            repository_writes.push(repository, f"{commit}:{name}", how)
     except git_commands.LimitError:
         raise
     except git_commands.GitError as error:

@@ -10,7 +10,7 @@ import re
 import urllib.parse
 from collections.abc import Callable, Collection
 
-from reconciler.changes.requests import MUSTER
+from reconciler.changes import repository_writes
 from reconciler.desired.git import git_commands, mirror_fetch, source, tree_entries
 from reconciler.model.values.text_lines import split_lines
 
@@ -19,13 +19,6 @@ REFERENCE = "refs/notes/muster"
 ATTEMPTS_MAX = 3
 #: How a note says whose jobs were in force: see ``git_watcher.note_text``.
 _JOBS = re.compile(r"\bjobs of ([0-9a-f]{12,64}) in force\b")
-
-_IDENTITY = {
-    "GIT_AUTHOR_NAME": MUSTER.name,
-    "GIT_AUTHOR_EMAIL": MUSTER.email,
-    "GIT_COMMITTER_NAME": MUSTER.name,
-    "GIT_COMMITTER_EMAIL": MUSTER.email,
-}
 
 
 def reference(repository: source.GitSource) -> str:
@@ -149,16 +142,12 @@ def _publish(repository: source.GitSource, change: Callable[[], None] | None) ->
             change()
         try:
             if not repository.local:
-                git_commands.run(
-                    repository.folder,
-                    *("push", "--quiet", "--", repository.address, f"{name}:{name}"),
-                    timeout_s=git_commands.REMOTE_TIMEOUT_S,
-                )
+                repository_writes.push(repository, f"{name}:{name}")
         except git_commands.GitError:
             if attempt == ATTEMPTS_MAX - 1:
                 raise
         else:
-            git_commands.run(repository.folder, "update-ref", _kept_name(repository), name)
+            repository_writes.run(repository.folder, "update-ref", _kept_name(repository), name)
             break
     return lost
 
@@ -190,21 +179,19 @@ def _put_back(repository: source.GitSource) -> bool:
     if not kept or kept == there:
         return False
     if not there:
-        git_commands.run(repository.folder, "update-ref", name, kept)
+        repository_writes.run(repository.folder, "update-ref", name, kept)
         return True
     before, now = _entries(repository, kept), _entries(repository, there)
     follows = repository.log.descends(there, kept)
     if not (before.keys() - now.keys() if follows else before.items() - now.items()):
         return False
     # without a history of its own, so that what others removed counts as never there
-    alone = git_commands.run(
-        repository.folder,
-        *("commit-tree", "-m", "Notes that were missing", f"{kept}^{{tree}}"),
-        extra=_IDENTITY,
-    ).stdout.decode()
+    alone = repository_writes.run(
+        repository.folder, "commit-tree", "-m", "Notes that were missing", f"{kept}^{{tree}}"
+    )
     strategy = "ours" if follows else "theirs"
-    merge = ("notes", f"--ref={name}", "merge", "--quiet", "-s", strategy, alone.strip())
-    git_commands.run(repository.folder, *merge, extra=_IDENTITY)
+    merge = ("notes", f"--ref={name}", "merge", "--quiet", "-s", strategy, alone)
+    repository_writes.run(repository.folder, *merge)
     return True
 
 
@@ -219,7 +206,7 @@ def _fetch(repository: source.GitSource, name: str) -> None:
     """Take over the remote's notes. If it has none although some were written, forget those."""
     if not _are_there(repository, name):
         if _kept(repository):
-            git_commands.run(repository.folder, "update-ref", "-d", name)
+            repository_writes.run(repository.folder, "update-ref", "-d", name)
         return
     remote = (repository.address, name)
     limits = (git_commands.REMOTE_TIMEOUT_S, mirror_fetch.FETCH_BYTES_MAX)
@@ -227,8 +214,5 @@ def _fetch(repository: source.GitSource, name: str) -> None:
 
 
 def _add(repository: source.GitSource, revision: str, text: str) -> None:
-    git_commands.run(
-        repository.folder,
-        *("notes", f"--ref={reference(repository)}", "add", "--force", "--message", text, revision),
-        extra=_IDENTITY,
-    )
+    words = ("add", "--force", "--message", text, revision)
+    repository_writes.run(repository.folder, "notes", f"--ref={reference(repository)}", *words)

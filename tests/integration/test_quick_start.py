@@ -16,7 +16,7 @@ from tests.unit.docs import pages
 #: Times, ids and the folder differ from run to run, and so does whether the controller has read a
 #: commit before the command ends.
 VARIES = re.compile(
-    r"\b\d+\.\d+s|\b[0-9a-f]{7}\b|~?\b\d\d:\d\d:\d\d\b"
+    r"\b(?:\d+[dhm])*\d+(?:\.\d+)?s|\b[0-9a-f]{7}\b|~?\b\d\d:\d\d:\d\d\b"
     r"|(?:; committed locally; this clone has no remote)? \([0-9a-f]{12}(?:, in [^)]*)?\)"
 )
 #: A line of the README that stands for lines that are left out.

@@ -103,6 +103,7 @@ def run(
     good: Sequence[int] = (0,),
     file_bytes_max: int | None = None,
     into: int | None = None,
+    umask: int = -1,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run one git command in ``folder``.
 
@@ -111,6 +112,7 @@ def run(
     Args:
         file_bytes_max: the largest file that it may write; it fails at a larger one.
         into: descriptor for what it prints, which is then not returned.
+        umask: for the files that it makes; -1: that of this process.
 
     Raises:
         LimitError: it took longer than ``timeout_s``.
@@ -131,20 +133,25 @@ def run(
             data=data,
             asks=own_ssh or verb in _SIGNING,
             into=into,
+            umask=umask,
         )
     except subprocess.TimeoutExpired:
         raise LimitError(f"`git {verb}` took longer than {timeout_s:g} s") from None
     except OSError as error:
         raise GitError(f"git can't be run: {error}") from error
     if done.returncode not in good:
-        message = _ending(done.stderr)
-        if lacks_identity(message):
-            raise GitError(UNKNOWN_IDENTITY)
-        raise GitError(f"`git {verb}` failed: {message or f'status {done.returncode}'}")
+        raise _failure(verb, done)
     done.stderr = remote_urls.redacted_bytes(done.stderr)
     if verb in _REMOTE:
         done.stdout = remote_urls.redacted_bytes(done.stdout)
     return done
+
+
+def _failure(verb: str, done: subprocess.CompletedProcess[bytes]) -> GitError:
+    message = _ending(done.stderr)
+    if lacks_identity(message):
+        return GitError(UNKNOWN_IDENTITY)
+    return GitError(f"`git {verb}` failed: {message or f'status {done.returncode}'}")
 
 
 def _file_limit(bytes_max: int) -> list[str]:

@@ -1,12 +1,13 @@
 """Notes of what became of revisions: real repositories, and remotes that take none."""
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from reconciler.changes import notes
+from reconciler.changes import ephemeral_notes, lead_records, notes
 from reconciler.desired.git import git_commands, source
 from tests.unit.desired.repositories import Repository, git, job
 
@@ -45,6 +46,27 @@ def test_each_cluster_of_a_repository_has_notes_of_its_own(
         for name in ("muster-a", "muster-b", "muster")
     }
     assert told == {"muster-a": "of a again", "muster-b": "of b", "muster": "of all"}
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_what_a_controller_writes_is_read_by_others(
+    repository: Repository, make: Make, *, remote: bool
+) -> None:
+    head = repository.commit({"jobs/x.yaml": job("x")})
+    before = set(repository.path.rglob("*"))
+    one = make(remote=remote)
+    mask = os.umask(0o077)  # as the controller's
+    try:
+        one.fetch()
+        notes.write(one, head, "applied")
+        ephemeral_notes.write(one, ephemeral_notes.pack([], b"key", 1.0))
+        record = lead_records.LeadRecord("a", 1, 1, "here", "", head, 1.0, 2.0)
+        lead_records.write(one, record, "")
+    finally:
+        os.umask(mask)
+    new = set(repository.path.rglob("*")) - before
+    assert len([path for path in new if path.is_file()]) > 9  # three or four objects of each
+    assert [path for path in new if path.stat().st_mode & 0o044 != 0o044] == []
 
 
 @pytest.mark.parametrize("path", ["a b/ü", ".hidden/x.lock", "a..b/~c", "x@{1}/y:z"])
