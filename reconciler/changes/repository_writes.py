@@ -7,7 +7,7 @@ from reconciler.desired.git import git_commands, source
 
 #: The controller's own umask closes what it writes to all others. A repository on this machine is
 #: theirs as well, and they must be able to read all of it.
-_UMASK = 0o022
+_READABLE = ("sh", "-c", 'umask 022 && exec "$@"', "sh")
 _IDENTITY = {
     **dict.fromkeys(("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"), MUSTER.name),
     **dict.fromkeys(("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"), MUSTER.email),
@@ -20,7 +20,7 @@ def run(folder: Path, *arguments: str, data: bytes = b"") -> str:
     Raises:
         GitError: it failed.
     """
-    done = git_commands.run(folder, *arguments, data=data, extra=_IDENTITY, umask=_UMASK)
+    done = git_commands.run(folder, *arguments, data=data, extra=_IDENTITY, prefix=_READABLE)
     return done.stdout.decode().strip()
 
 
@@ -49,5 +49,5 @@ def push(repository: source.GitSource, what: str, *how: str) -> None:
         repository.folder,
         *("push", "--quiet", *how, "--", repository.address, what),
         timeout_s=git_commands.REMOTE_TIMEOUT_S,
-        umask=_UMASK,
+        prefix=_READABLE,
     )

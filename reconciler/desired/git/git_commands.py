@@ -101,18 +101,16 @@ def run(
     timeout_s: float = LOCAL_TIMEOUT_S,
     extra: Mapping[str, str] | None = None,
     good: Sequence[int] = (0,),
-    file_bytes_max: int | None = None,
+    prefix: Sequence[str] = (),
     into: int | None = None,
-    umask: int = -1,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run one git command in ``folder``.
 
     Its messages, and all that a command prints which reaches other machines, are redacted.
 
     Args:
-        file_bytes_max: the largest file that it may write; it fails at a larger one.
+        prefix: words before the command, of a program that sets what git's process has.
         into: descriptor for what it prints, which is then not returned.
-        umask: for the files that it makes; -1: that of this process.
 
     Raises:
         LimitError: it took longer than ``timeout_s``.
@@ -122,9 +120,7 @@ def run(
     own_ssh = verb in _REMOTE and _has_own_ssh(folder)
     if verb in _REMOTE and not own_ssh:
         extra = {"GIT_SSH_COMMAND": _QUIET_SSH, **(extra or {})}
-    command = ["git", "-C", str(folder), *arguments]
-    if file_bytes_max is not None:
-        command = [*_file_limit(file_bytes_max), *command]
+    command = [*prefix, "git", "-C", str(folder), *arguments]
     try:
         done = subprocesses.run(
             command,
@@ -133,7 +129,6 @@ def run(
             data=data,
             asks=own_ssh or verb in _SIGNING,
             into=into,
-            umask=umask,
         )
     except subprocess.TimeoutExpired:
         raise LimitError(f"`git {verb}` took longer than {timeout_s:g} s") from None
@@ -154,10 +149,13 @@ def _failure(verb: str, done: subprocess.CompletedProcess[bytes]) -> GitError:
     return GitError(f"`git {verb}` failed: {message or f'status {done.returncode}'}")
 
 
-def _file_limit(bytes_max: int) -> list[str]:
-    """Return words before a command that limit the files that it writes; none without prlimit."""
+def file_limit(bytes_max: int | None) -> list[str]:
+    """Return words before a command that fail it at a file larger than ``bytes_max``.
+
+    There are none without a limit or without prlimit.
+    """
     program = shutil.which("prlimit")  # of util-linux, which every distribution has
-    if program is None:
+    if program is None or bytes_max is None:
         return []
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     soft = bytes_max if hard == resource.RLIM_INFINITY else min(bytes_max, hard)

@@ -259,7 +259,8 @@ def fetch(
     command += ["--no-auto-maintenance", *options, "--", remote[0], f"+{remote[1]}:{reference}"]
     before = set((folder / "objects").glob("*/tmp_*"))  # of who else fetches: notes
     try:
-        git_commands.run(folder, *command, timeout_s=timeout_s, file_bytes_max=bytes_max)
+        limit = git_commands.file_limit(bytes_max)
+        git_commands.run(folder, *command, timeout_s=timeout_s, prefix=limit)
     except GitError:
         fragments = set((folder / "objects").glob("*/tmp_*")) - before
         # git does not say why the program that writes the pack has ended

@@ -43,7 +43,6 @@ def run(
     folder: Path | None = None,
     asks: bool = False,
     into: int | None = None,
-    umask: int = -1,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a program and return its output, whatever its status.
 
@@ -52,7 +51,6 @@ def run(
     Args:
         asks: it may ask at the terminal for a passphrase, so it must not be in a group of its own.
         into: descriptor for its output, which is then not returned.
-        umask: for the files that it makes; -1: that of this process.
 
     Raises:
         TimeoutExpired: it took longer than ``timeout_s``, and was stopped.
@@ -69,7 +67,6 @@ def run(
                 env=environment,
                 cwd=folder,
                 process_group=None if asks else 0,
-                umask=umask,
             )
         printed, errors = process.communicate(data, timeout=timeout_s)
     except BaseException:
