@@ -3,6 +3,7 @@
 Of each job that waits and has an estimate the first one counts: the ratio of the wait that it
 tells to the wait that came of it, from the moment at which it was told. Waits below a minute are
 told by their difference alone. A start that is said to be certain is wrong if it comes later.
+Beside that stands what all that wait are told once an hour.
 """
 
 import argparse
@@ -69,23 +70,32 @@ def drawn(seed: int) -> workloads.Workload:
 
 def replayed(
     workload: workloads.Workload, nodes: int, gpus: int, cycle_every_s: float
-) -> list[trace_results.StartEstimate]:
-    """Return the first estimates of a replay."""
+) -> trace_results.Run:
+    """Return a replay, with its estimates."""
     guaranteed = workloads.guarantees(workload, nodes * gpus)
     structure = trace_replay.make_structure(
         nodes, gpus, "gpu", guaranteed, desired.ClusterSettings()
     )
     options = trace_replay.Options(cycle_every_s=cycle_every_s)
-    return trace_replay.replay_rows(workload, structure, gpus, options, lambda _: None).estimates
+    return trace_replay.replay_rows(workload, structure, gpus, options, lambda _: None)
 
 
-def figures(name: str, told: Sequence[trace_results.StartEstimate]) -> list[dict[str, Any]]:
-    """Return the rows of one workload."""
-    ratios = sorted(
+def _ratios(told: Sequence[trace_results.StartEstimate]) -> list[float]:
+    """Return told waits by real ones, of those that were long enough, in ascending order."""
+    return sorted(
         (one.expected_s - one.told_s) / (one.started_s - one.told_s)
         for one in told
         if one.started_s - one.told_s >= LEAST_S
     )
+
+
+def figures(
+    name: str,
+    told: Sequence[trace_results.StartEstimate],
+    retold: Sequence[trace_results.StartEstimate],
+) -> list[dict[str, Any]]:
+    """Return the rows of one workload."""
+    ratios = _ratios(told)
     rows = [
         philly.row(f"{name}: estimates", len(told), "count"),
         philly.row(f"{name}: waits of a minute or more", len(ratios), "count"),
@@ -106,6 +116,8 @@ def figures(name: str, told: Sequence[trace_results.StartEstimate]) -> list[dict
     )
     errors_s = sorted(abs(one.started_s - one.expected_s) for one in told)
     rows.append(philly.row(f"{name}: amount of the error p50", _at(errors_s, 0.5), "s"))
+    if hourly := _ratios(retold):
+        rows.append(philly.row(f"{name}: told each hour, ratio p50", _at(hourly, 0.5), "1"))
     ranged = [one for one in told if one.between_s]
     within = sum(one.between_s[0] <= one.started_s <= one.between_s[1] for one in ranged)
     rows.append(philly.row(f"{name}: told with a range", len(ranged) / len(told), "1"))
@@ -135,15 +147,14 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
     options = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []
     began = time.monotonic()
-    told = [
-        one
-        for seed in range(options.seeds)
-        for one in replayed(drawn(seed), _NODES, _GPUS, options.cycle_every)
+    runs = [
+        replayed(drawn(seed), _NODES, _GPUS, options.cycle_every) for seed in range(options.seeds)
     ]
     print(f"drawn: {time.monotonic() - began:.0f} s", file=sys.stderr)
-    rows += figures("drawn", told)
+    told = [one for run in runs for one in run.estimates]
+    rows += figures("drawn", told, [one for run in runs for one in run.retold])
     if options.jobs is None:
         return [*rows, {"not_measured": "the Philly trace: no --jobs was given"}]
     workload = philly.load(options.jobs, options.first, options.seed)
-    rows += figures("philly", replayed(workload, philly.NODES, philly.GPUS, options.cycle_every))
-    return rows
+    found = replayed(workload, philly.NODES, philly.GPUS, options.cycle_every)
+    return rows + figures("philly", found.estimates, found.retold)

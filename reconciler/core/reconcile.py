@@ -339,7 +339,7 @@ def _schedule(
     if inputs is None and context.alarm.schedule_at is not None:
         context.alarm.wake(context.alarm.schedule_at)
     state = start_history.renewed(state, context.jobs, decided.estimates, at)
-    expected = start_history.expected_starts(decided.estimates, state, at)
+    expected = start_history.expected_starts(state, context.jobs, decided.estimates, at)
     work = len(built.snapshot.lines) + len(built.snapshot.holdings)
     inputs = _until_lapsed(context.alarm, inputs, start_history.lapses_at(expected, at, work))
     return _Schedule(inputs, queues, decided.promised, state, expected)

@@ -92,7 +92,8 @@ class SchedulerState(msgspec.Struct, frozen=True):
         spent: GPU-seconds charged to each quota, by the hour in which the work ended.
         growing: state of the scale-up of pools.
         told_starts: first estimates of jobs that still wait for their first start, by name.
-        start_ratios: real waits divided by told ones, the newest last, by the length of the wait.
+        start_ratios: real waits divided by told ones, the newest last, by kinds of them
+            (``start_history``).
         short_since: time since when an element (``JOB/ELEMENT``) has fewer tasks than it needs.
     """
 

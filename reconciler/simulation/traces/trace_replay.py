@@ -26,6 +26,8 @@ _PLENTY = 2**50
 _HASH = "0" * 16
 #: Within which time a start reaches the controller, if no other input comes earlier.
 START_REPORT_WITHIN_S = 3600.0
+#: How often the estimates of all that wait are noted, beside the first one of each.
+RETOLD_EVERY_S = 3600.0
 #: So often, and for so many virtual seconds, the controller may wake by itself before a cluster in
 #: which nothing runs is given up, as what waits in it may do so for ever: after a year in which it
 #: woke at least so often, and at the latest after as many as the last.
@@ -135,7 +137,10 @@ class _Ledger:
         self._lives: dict[tuple[str, int], _Life] = {}
         self._done_s: dict[tuple[str, int], float] = {}
         self._expected: dict[str, trace_results.StartEstimate] = {}
+        self._retold: dict[str, list[trace_results.StartEstimate]] = {}
+        self._retold_at = -math.inf
         self.estimates: list[trace_results.StartEstimate] = []
+        self.retold: list[trace_results.StartEstimate] = []
 
     def add(self, job: desired.Job, submit_s: float, runs_s: Runs) -> None:
         """Expect a job; ``runs_s`` returns the duration of the work of each element."""
@@ -173,9 +178,12 @@ class _Ledger:
         job = self.elements[key]
         if job.start_s is None and self._is_enough(attempt.job, life.running):
             job.start_s = at - BEGIN
-            expected = self._expected.pop(attempt.job, None)
-            if expected is not None:
-                self.estimates.append(msgspec.structs.replace(expected, started_s=job.start_s))
+            first = self._expected.pop(attempt.job, None)
+            for told, noted in (
+                ([first] if first is not None else [], self.estimates),
+                (self._retold.pop(attempt.job, []), self.retold),
+            ):
+                noted += [msgspec.structs.replace(one, started_s=job.start_s) for one in told]
 
     def _is_enough(self, job: str, tasks: Mapping[str, int]) -> bool:
         return all(tasks.get(name, 0) >= least for name, least in self._enough[job].items())
@@ -233,19 +241,27 @@ class _Ledger:
     def decided(self, result: outcome.Outcome) -> None:
         """Note a cycle's outcome."""
         self.finished_now += [record.name for record in result.jobs if record.finished]
-        for job, one in (result.expected or {}).items():
+        told = result.expected or {}
+        for job, one in told.items():
             if job not in self._expected:
-                latest = math.inf if one.latest is None else one.latest
-                self._expected[job] = trace_results.StartEstimate(
-                    job,
-                    self.now() - BEGIN,
-                    one.at - BEGIN,
-                    latest - BEGIN,
-                    one.certain,
-                    tuple(moment - BEGIN for moment in one.between),
-                )
+                self._expected[job] = _estimate(job, one, self.now())
+        if told and self.now() >= self._retold_at:
+            self._retold_at = self.now() + RETOLD_EVERY_S
+            for job, one in told.items():
+                self._retold.setdefault(job, []).append(_estimate(job, one, self.now()))
         if self.look is not None:
             self.look()
+
+
+def _estimate(job: str, one: outcome.ExpectedStart, now: float) -> trace_results.StartEstimate:
+    return trace_results.StartEstimate(
+        job,
+        told_s=now - BEGIN,
+        expected_s=one.at - BEGIN,
+        latest_s=math.inf if one.latest is None else one.latest - BEGIN,
+        is_certain=one.certain,
+        between_s=tuple(moment - BEGIN for moment in one.between),
+    )
 
 
 def replay(
@@ -301,6 +317,7 @@ def replay(
         guaranteed=_guaranteed(structure, unit),
         lost_unit_s=ledger.lost_unit_s,
         estimates=ledger.estimates,
+        retold=ledger.retold,
         cycles=cluster.cycles,
         gave_up_s=gave_up_s,
     )

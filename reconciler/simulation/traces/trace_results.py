@@ -69,10 +69,10 @@ class Occupancy(msgspec.Struct, frozen=True):
 
 
 class StartEstimate(msgspec.Struct, frozen=True):
-    """The first forecast of a job's start, and its start, in seconds since the beginning.
+    """A forecast of a job's start, and its start, in seconds since the beginning.
 
     Attributes:
-        told_s: when it was told first.
+        told_s: when it was told.
         expected_s: the forecast. latest_s: the bound, infinite if there is none.
         is_certain: the bound was said to hold. between_s: the range that was told; empty: none.
     """
@@ -101,6 +101,7 @@ class Run(msgspec.Struct):
         lost_unit_s: unit-seconds of work lost by evictions.
         cycles: number of decisions.
         estimates: the first one of each job that had one and has started, in order of starts.
+        retold: those of all that waited, noted each hour, in the same order.
     """
 
     policy: str
@@ -111,6 +112,7 @@ class Run(msgspec.Struct):
     lost_unit_s: float = 0.0
     cycles: int = 0
     estimates: list[StartEstimate] = []
+    retold: list[StartEstimate] = []
     unit: Literal["gpu", "cpu"] = "gpu"
     later: list[str] = []
     gave_up_s: float | None = None

@@ -1,5 +1,7 @@
 """Estimated starts after jobs that were told such waits have started."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -25,6 +27,10 @@ class Jobs:
 
 def begun(name: str, at: float) -> records.JobRecord:
     return msgspec.structs.replace(record(job(name), JobState.RUNNING), started_at=at)
+
+
+#: One job for each letter, without GPUs.
+WAITING: Any = Jobs(**{name: record(job(name), JobState.PENDING) for name in "abcdefg"})
 
 
 def renewed(
@@ -105,7 +111,9 @@ def test_what_is_remembered_is_bounded() -> None:
     assert len(told.told_starts) == start_history.WATCHED_MAX
     started = Jobs(**{name: begun(name, NOW + 60) for name in names})
     done = renewed(told, NOW + 60, started)
-    assert len(done.start_ratios[0]) == start_history.RATIOS_MAX
+    assert len(done.start_ratios[0]) == start_history.WATCHED_MAX
+    for _ in range(start_history.RATIOS_MAX):
+        done = renewed(renewed(done, NOW, jobs, a0=60.0), NOW + 60, started)
 
 
 RATIOS = (1.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 3.0, 3.0, 6.0)
@@ -126,15 +134,47 @@ def test_an_estimate_is_corrected_by_the_middle_and_shown_with_its_spread(
 ) -> None:
     state = scheduler_state.SchedulerState(start_ratios={0: ratios})
     estimates = {"a": decisions.Estimate(NOW + wait_s)}
-    found = start_history.expected_starts(estimates, state, NOW)["a"]
+    found = start_history.expected_starts(state, WAITING, estimates, NOW)["a"]
     assert found.at - NOW == at
     assert tuple(moment - NOW for moment in found.between) == between
+
+
+@pytest.mark.parametrize(
+    ("gpus", "known", "factor"),
+    [
+        (8, {}, 1),
+        (8, {8: 4.0, 1: 2.0}, 4),
+        (16, {8: 4.0, 1: 2.0}, 4),  # no size beyond is kept apart
+        (1, {8: 4.0, 1: 2.0}, 2),
+        (4, {8: 4.0}, 4),  # of another size, but of such a wait
+        (0, {8: 4.0}, 4),
+    ],
+)
+def test_jobs_are_told_what_jobs_of_their_size_have_waited(
+    gpus: int, known: dict[int, float], factor: float
+) -> None:
+    """Whole nodes come free later than as many GPUs on several."""
+    state = scheduler_state.NOTHING
+    for size, ratio in known.items():
+        names = [f"s{number}" for number in range(start_history.RATIOS_NEEDED)]
+        told = {name: record(job(name, gpu=size), JobState.PENDING) for name in names}
+        state = renewed(state, NOW - 900, Jobs(**told), **dict.fromkeys(names, 100.0))
+        begun_at = NOW - 900 + 100 * ratio
+        ran = {
+            name: msgspec.structs.replace(one, state=JobState.RUNNING, started_at=begun_at)
+            for name, one in told.items()
+        }
+        state = renewed(state, NOW, Jobs(**ran))
+    waits: Any = Jobs(a=record(job("a", gpu=gpus), JobState.PENDING))
+    estimates = {"a": decisions.Estimate(NOW + 100)}
+    found = start_history.expected_starts(state, waits, estimates, NOW)["a"]
+    assert found.at - NOW == 100 * factor
 
 
 def test_a_bound_that_holds_is_never_passed() -> None:
     state = scheduler_state.SchedulerState(start_ratios={0: RATIOS})
     estimates = {"a": decisions.Estimate(NOW + 100, certain=True, latest=NOW + 150)}
-    found = start_history.expected_starts(estimates, state, NOW)["a"]
+    found = start_history.expected_starts(state, WAITING, estimates, NOW)["a"]
     assert (found.at, found.latest) == (NOW + 150, NOW + 150)
     assert found.between == (NOW + 100, NOW + 150)
 
@@ -180,8 +220,9 @@ def test_a_large_cluster_at_rest_makes_estimates_again_less_often(
     first_in_s: int, work: int, again_in_s: int
 ) -> None:
     expected = start_history.expected_starts(
+        scheduler_state.NOTHING,
+        WAITING,
         {"a": decisions.Estimate(NOW + first_in_s, certain=True)},
-        scheduler_state.SchedulerState(),
         NOW,
     )
     assert start_history.lapses_at(expected, NOW, work) == NOW + again_in_s
@@ -191,6 +232,6 @@ def test_a_large_cluster_at_rest_makes_estimates_again_less_often(
 def test_of_short_waits_the_longer_one_is_told_so() -> None:
     state = scheduler_state.SchedulerState(start_ratios={0: (0.5,) * start_history.RATIOS_NEEDED})
     estimates = {name: decisions.Estimate(NOW + 5 * place) for place, name in enumerate("abcdefg")}
-    expected = start_history.expected_starts(estimates, state, NOW)
+    expected = start_history.expected_starts(state, WAITING, estimates, NOW)
     told = [expected[name].at for name in "abcdefg"]
     assert told == sorted(set(told))

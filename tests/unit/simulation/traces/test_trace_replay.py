@@ -1,5 +1,6 @@
 """Workloads through the real controller, and the figures that follow."""
 
+import itertools
 from typing import Any
 
 import msgspec
@@ -290,3 +291,17 @@ def test_the_first_estimate_of_a_start_is_held_against_what_happened() -> None:
     assert [job.start_s for job in found.jobs] == [0, 40]
     (told,) = found.estimates
     assert told.started_s - told.expected_s == -60.0
+
+
+def test_what_waits_is_noted_again_each_hour() -> None:
+    rows = (
+        TraceJob("first", 0.0, 9000.0, 1, "q", limit_s=9000),
+        TraceJob("second", 0.0, 40.0, 1, "q", limit_s=100),
+    )
+    found = run(Workload(rows), nodes=1, per_node=1)
+    assert [one.job for one in found.estimates] == ["second"]
+    assert {one.job for one in found.retold} == {"second"}
+    times = [one.told_s for one in found.retold]
+    assert len(times) > 1
+    assert all(later - sooner >= 3600 for sooner, later in itertools.pairwise(times))
+    assert [one.started_s for one in found.retold] == [9000.0] * len(times)
