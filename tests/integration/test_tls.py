@@ -126,18 +126,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     made = Site(tmp_path_factory.mktemp("tls"))
     try:
         until(made.is_ready)
+        made.start(
+            *("agents", "--server", made.url, "--ca", str(made.tls / "ca.pem"), "--name", "n1"),
+            *("--root", str(made.folder / "node"), "--token-file", str(made.folder / "node.token")),
+            *("--virtual", "--cpus", "2", "--memory", "1Gi", "--stop-tasks-on-exit"),
+        )
         yield made
     finally:
         made.stop()
 
 
 def test_a_job_runs_over_tls(site: Site) -> None:
-    site.start(
-        *("agents", "--server", site.url, "--ca", str(site.tls / "ca.pem"), "--name", "n1"),
-        *("--root", str(site.folder / "node"), "--token-file", str(site.folder / "node.token")),
-        *("--virtual", "--cpus", "2", "--memory", "1Gi", "--stop-tasks-on-exit"),
-    )
-
     def has_ended() -> bool:
         with site.api() as api:
             found = api.get("/v1/jobs/hello")
