@@ -3,7 +3,7 @@
 Of each job that waits and has an estimate the first one counts: the ratio of the wait that it
 tells to the wait that came of it, from the moment at which it was told. Waits below a minute are
 told by their difference alone. A start that is said to be certain is wrong if it comes later.
-Beside that stands what all that wait are told once an hour.
+The estimates of all waiting jobs are also noted once an hour, with the middle ratio of these.
 """
 
 import argparse

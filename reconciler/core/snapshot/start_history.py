@@ -1,11 +1,11 @@
 """Estimated starts, corrected by how long jobs have really waited that were told such waits before.
 
-The scheduler's forecast knows neither work that comes later nor by how much run times vary, and it
-counts free GPUs without regard to the nodes they are on, which makes large jobs late. Of each first
+The scheduler's forecast knows neither work that comes later nor by how much run times vary. It also
+counts free GPUs of all nodes together, so large jobs start later than it says. Of each first
 estimate the ratio of the real wait to the told one is kept, by the length of the wait and the size
 of the job. Later estimates are multiplied by the middle ratio, and their spread is that of eight in
 ten. While little is known of a size, all sizes count; until enough has been seen an estimate is the
-scheduler's own. A job that was changed after it was told a wait says nothing of it: its owner could
+scheduler's own. A job that was changed after its first estimate does not count: its owner could
 have made it late.
 """
 

@@ -132,7 +132,7 @@ class ChurnGuard:
         ask: request.PlacementRequest,
         there: Sequence[displacement.ReplaceableAllocation],
     ) -> bool:
-        """Whether another claim may start, and would evict an ask as soon as that ran.
+        """Return True if another claim may start, and would evict an ask as soon as that ran.
 
         ``there``: what it could evict in the ask's stead.
         """

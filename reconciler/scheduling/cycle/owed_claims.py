@@ -167,7 +167,7 @@ class _Search:
         self._may_fit = np.ones(len(pool_of), dtype=np.bool_)
 
     def is_for(self, ask: request.PlacementRequest) -> bool:
-        """Whether it looks for claims that go before this ask."""
+        """Return True if this search is for claims that go before ``ask``."""
         return ask.progress is self._ask.progress and ask.shape == self._ask.shape
 
     def of_queue(

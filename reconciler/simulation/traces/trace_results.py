@@ -72,7 +72,7 @@ class StartEstimate(msgspec.Struct, frozen=True):
     """A forecast of a job's start, and its start, in seconds since the beginning.
 
     Attributes:
-        told_s: when it was told.
+        told_s: the moment of the forecast.
         expected_s: the forecast. latest_s: the bound, infinite if there is none.
         is_certain: the bound was said to hold. between_s: the range that was told; empty: none.
     """
