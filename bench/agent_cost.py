@@ -35,7 +35,7 @@ from reconciler.model.protocol.agent_messages import (
     TaskTemplate,
 )
 from reconciler.model.state.states import AttemptState
-from reconciler.operations.local import local_cluster
+from reconciler.operations.local import free_ports
 
 _TASKS, _POLL_S, _MEASURE_S, _READY_S = 100, 30.0, 90.0, 60.0
 _GOAL_PERCENT = 0.5
@@ -233,7 +233,7 @@ def _ours(seconds: float) -> list[dict[str, Any]]:
 
 def _read(seconds: float) -> list[dict[str, Any]]:
     """The same with tasks, eight GPUs, and a port of its own that is read as Prometheus would."""
-    port = local_cluster.free_port()
+    port = free_ports.free_port()
     options = ("--metrics-listen", f"127.0.0.1:{port}", "--simulated-gpus", "8")
     with _agent(seconds, *options) as (stand_in, pids):
         stand_in.assign(_TASKS)

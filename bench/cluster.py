@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from reconciler.operations.client import api_client
-from reconciler.operations.local import local_cluster
+from reconciler.operations.local import free_ports, local_cluster
 
 POOL = """\
 apiVersion: muster/v1
@@ -99,7 +99,7 @@ def running(
             folder=folder,
             repository=str(repository),
             branch="main",
-            listen=f"127.0.0.1:{local_cluster.free_port()}",
+            listen=f"127.0.0.1:{free_ports.free_port()}",
             isolation=isolation,
         )
         cluster = local_cluster.LocalCluster(options)

@@ -27,7 +27,7 @@ from bench.latency import percentile
 from bench.options import count
 from reconciler.model.protocol import session_messages
 from reconciler.operations.client import session_connection
-from reconciler.operations.local import local_cluster
+from reconciler.operations.local import free_ports
 
 _SESSIONS_GOAL, _RATE_GOAL, _RATIO_GOAL = 200, 100.0, 0.08
 _SYNC_GOAL_MS, _KEY_GOAL_MS = 50.0, 50.0
@@ -153,7 +153,7 @@ def _rate(port: int, size_mib: int) -> float:
 @contextlib.contextmanager
 def _forwarded(bed: cluster.Bed, port: int) -> Iterator[int]:
     """A port here, by a command of its own as people have it."""
-    here = local_cluster.free_port()
+    here = free_ports.free_port()
     process = subprocess.Popen(
         [*_MUSTER, "forward", "source", f"{here}:{port}"], env=_environment(bed),
         stderr=subprocess.PIPE, text=True,
@@ -299,7 +299,7 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
     parser.add_argument("--sessions", type=count, default=_SESSIONS_GOAL)
     parser.add_argument("--mib", type=count, default=1024)
     options = parser.parse_args(arguments)
-    port, load = local_cluster.free_port(), os.getloadavg()[0]
+    port, load = free_ports.free_port(), os.getloadavg()[0]
     with (
         cluster.running(nodes=2, cpus=8) as bed,
         tempfile.NamedTemporaryFile("w", suffix=".py") as file,

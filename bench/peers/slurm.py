@@ -18,6 +18,7 @@ from pathlib import Path
 from agents.host import process_memory, processes
 from bench import cluster
 from bench.peers import bringing
+from reconciler.operations.local import free_ports
 
 DURABILITY = "state saved every few seconds: an exit status is durable later"
 _PROGRAMS = {
@@ -69,15 +70,11 @@ def missing() -> str:
 
 
 def _ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on now."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
+    """Ports of loopback that nobody listens on now, each once."""
+    found: set[int] = set()
+    while len(found) < count:
+        found.add(free_ports.free_port())
+    return list(found)
 
 
 class Slurm:

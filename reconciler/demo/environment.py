@@ -15,7 +15,7 @@ from typing import Any
 from reconciler import interpreter, package_data
 from reconciler.operations import local_git
 from reconciler.operations.client import api_client
-from reconciler.operations.local import local_cluster
+from reconciler.operations.local import free_ports, local_cluster
 
 #: Who makes the demo's commits, in the environment of git.
 IDENTITY = {
@@ -54,7 +54,7 @@ class DemoEnvironment:
                 folder=self.folder,
                 repository=str(self.folder / "repository.git"),
                 branch="main",
-                listen=f"127.0.0.1:{local_cluster.free_port()}",
+                listen=f"127.0.0.1:{free_ports.free_port()}",
                 identity="demo@example.org",
             )
         )

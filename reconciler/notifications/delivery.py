@@ -1,8 +1,8 @@
 """Delivery of notifications: a thread for each channel, exponential backoff, a last try.
 
-Delivered messages are remembered over a restart, so that nothing is sent twice. A channel that is
-slow or unreachable delays no other, and the loop never waits. Messages that are given up are
-counted and logged.
+Delivered messages are remembered over a restart, so that nothing is sent twice, except what was
+sent in the moment before the controller was killed. A channel that is slow or unreachable delays
+no other, and the loop never waits. Messages that are given up are counted and logged.
 """
 
 import collections

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from reconciler.controller.quarantine import internal_errors
 from reconciler.operations.client import api_client
-from reconciler.operations.local import local_cluster, local_controller
+from reconciler.operations.local import free_ports, local_cluster, local_controller
 
 Json = Any
 
@@ -64,7 +64,7 @@ class Bed:
                 folder=folder,
                 repository=("file://" if url else "") + str(folder / "repository.git"),
                 branch="main",
-                listen=f"127.0.0.1:{local_cluster.free_port()}",
+                listen=f"127.0.0.1:{free_ports.free_port()}",
                 identity="tester@example.org",
                 controller_module=controller,
                 isolate=isolate,

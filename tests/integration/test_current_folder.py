@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from reconciler import interpreter
-from reconciler.operations.local import local_cluster
+from reconciler.operations.local import free_ports
 from tests.unit.desired.repositories import ENVIRONMENT
 
 BIN = Path(sys.executable).parent
@@ -102,7 +102,7 @@ def test_a_command_runs_none(poisoned: Poisoned, command: list[str]) -> None:
 
 def test_a_cluster_runs_none(poisoned: Poisoned) -> None:
     """Neither controller, server, agents nor the workers of a plan do."""
-    address = f"127.0.0.1:{local_cluster.free_port()}"
+    address = f"127.0.0.1:{free_ports.free_port()}"
     up = poisoned.start(BIN / "muster", "up", "--listen", address)
     try:
         assert up.stderr is not None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from reconciler.operations.client import api_client, endpoints
-from reconciler.operations.local import local_cluster
+from reconciler.operations.local import free_ports
 from tests.integration import beds
 
 pytestmark = pytest.mark.slow
@@ -38,7 +38,7 @@ class Site:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
-        self.address = f"127.0.0.1:{local_cluster.free_port()}"
+        self.address = f"127.0.0.1:{free_ports.free_port()}"
 
     def start(self, name: str, *words: str) -> None:
         """Start a command of ``muster``."""

@@ -52,6 +52,12 @@ def statuses(receiver: test_delivery.Receiver, revision: str) -> list[str]:
     return [json.loads(body)["state"] for path, _, body in list(receiver.got) if path == where]
 
 
+def noted(bed: beds.Bed) -> set[tuple[str, str]]:
+    """Channel and revision of what is noted as told."""
+    listed = json.loads((bed.cluster.state / "notified.json").read_text())
+    return {(channel, revision) for channel, _, _, revision in listed}
+
+
 def test_what_becomes_of_revisions_is_told(bed: beds.Bed, receiver: test_delivery.Receiver) -> None:
     old = "spec: {{lease: {lease}, nodeSilence: {silence}}}"
     assert old in beds.POOL
@@ -68,7 +74,8 @@ def test_what_becomes_of_revisions_is_told(bed: beds.Bed, receiver: test_deliver
     assert "4 GPUs leave service, and at most 2 may" in str(held["message"])
     (command,) = held["approve"]
     bed.until(lambda: statuses(receiver, second) == ["pending"])
-    # A restart tells nothing twice.
+    # A restart tells nothing twice, of what was noted as told before it.
+    bed.until(lambda: {("chat", second), ("forge", second)} <= noted(bed))
     bed.cluster.kill_controller()
     bed.cluster.start_controller()
     bed.cluster.wait_ready()

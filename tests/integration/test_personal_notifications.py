@@ -22,7 +22,7 @@ from reconciler.operations import own_ca, subscription_file
 from reconciler.operations.audit import access_audit
 from reconciler.operations.backup import backup_folder
 from reconciler.operations.client import api_client, endpoints
-from reconciler.operations.local import local_cluster
+from reconciler.operations.local import free_ports
 from reconciler.operations.tokens import token_changes
 from tests.integration import beds
 from tests.unit.notifications import test_delivery
@@ -323,7 +323,7 @@ def test_a_controller_without_mail_says_who_may_set_it(plain: beds.Bed) -> None:
 
 
 def test_a_test_to_a_private_address_says_why(plain: beds.Bed) -> None:
-    port = local_cluster.free_port()
+    port = free_ports.free_port()
     assert plain.api is not None
     # the name is public for all the server knows; its address is looked up when it is used
     url = f"https://private.localhost:{port}/x"

@@ -18,7 +18,7 @@ from reconciler.model.protocol import agent_messages
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState, EndReason
 from reconciler.operations.client import api_client
-from reconciler.operations.local import local_cluster, local_tokens
+from reconciler.operations.local import free_ports, local_cluster, local_tokens
 from tests.integration import beds
 from tests.unit.desired.repositories import git
 
@@ -278,7 +278,7 @@ def test_a_second_controller_with_another_store_leads_nothing_while_the_first_do
             folder=other,
             repository=str(bed.folder / "repository.git"),
             branch="main",
-            listen=f"127.0.0.1:{local_cluster.free_port()}",
+            listen=f"127.0.0.1:{free_ports.free_port()}",
             identity="tester@example.org",
             controller_module="reconciler.controller.process",
             isolate=False,

@@ -14,7 +14,7 @@ import pytest
 
 from reconciler.model.protocol.agent_messages import TaskTemplate
 from reconciler.model.state.states import EndReason
-from reconciler.operations.local import local_cluster
+from reconciler.operations.local import free_ports
 from tests.integration import machine, test_units
 from tests.integration.agents.controller import Controller
 
@@ -161,7 +161,7 @@ def controlled(tmp_path: Path) -> Iterator[tuple[machine.Machine, str]]:
             " -m reconciler.controller.process",
         )
     )
-    address = f"127.0.0.1:{local_cluster.free_port()}"
+    address = f"127.0.0.1:{free_ports.free_port()}"
     made = machine.Machine(
         tmp_path / "machine",
         {path.name: text},

@@ -15,7 +15,7 @@ import pytest
 from agents.link import http_client
 from reconciler.operations import own_ca
 from reconciler.operations.client import api_client, endpoints
-from reconciler.operations.local import local_cluster
+from reconciler.operations.local import free_ports
 from reconciler.operations.tokens import token_changes
 
 PATIENCE_S = 60.0
@@ -55,7 +55,7 @@ class Site:
         self.folder = folder
         self.tls = folder / "tls"
         own_ca.init(self.tls, ["localhost", "127.0.0.1"], dt.datetime.now(dt.UTC))
-        self.port = local_cluster.free_port()
+        self.port = free_ports.free_port()
         self.url = f"https://localhost:{self.port}"
         state = folder / "state"
         state.mkdir(mode=0o700)

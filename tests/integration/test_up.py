@@ -17,7 +17,7 @@ import pytest
 
 from reconciler.cli import terminal
 from reconciler.operations.client import api_client, endpoints
-from reconciler.operations.local import local_cluster
+from reconciler.operations.local import free_ports, local_cluster
 from tests.integration import beds
 from tests.unit.desired.repositories import ENVIRONMENT
 
@@ -61,7 +61,7 @@ class Up:
         own.mkdir(parents=True, mode=0o700)
         (own / "token").touch(mode=0o600)
         (own / "token").write_text("hidden\n")
-        self.address = f"127.0.0.1:{local_cluster.free_port()}"
+        self.address = f"127.0.0.1:{free_ports.free_port()}"
         self.said: list[str] = []
         self.is_ready = threading.Event()
         self.process = subprocess.Popen(
@@ -381,7 +381,7 @@ def test_a_controller_that_can_not_be_reached_is_told_of_once(
     monkeypatch.setattr(local_cluster, "LOOK_S", 0.01)
     monkeypatch.setattr(local_cluster, "FOLLOW_POOLS_S", 0.0)
     with beds.Bed(tmp_path, nodes=1) as bed:
-        nowhere = endpoints.Endpoint(f"http://127.0.0.1:{local_cluster.free_port()}")
+        nowhere = endpoints.Endpoint(f"http://127.0.0.1:{free_ports.free_port()}")
         if bed.cluster._api is not None:
             bed.cluster._api.close()
         bed.cluster._api = api_client.ApiClient(nowhere)

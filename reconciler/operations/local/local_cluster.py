@@ -22,7 +22,13 @@ from reconciler.model import desired
 from reconciler.model.values import found_values, quantities
 from reconciler.operations import os_errors
 from reconciler.operations.client import api_client, endpoints
-from reconciler.operations.local import local_controller, local_nodes, local_tokens, log_files
+from reconciler.operations.local import (
+    free_ports,
+    local_controller,
+    local_nodes,
+    local_tokens,
+    log_files,
+)
 
 #: How long a controller may take until it answers.
 READY_S_MAX = 60.0
@@ -52,14 +58,6 @@ def unsaid(_: str) -> None:
     """Say nothing."""
 
 
-def free_port() -> int:
-    """Return a port of loopback on which nobody listens now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
-
-
 def parse_address(listen: str) -> tuple[str, int]:
     """Host and port of ``HOST:PORT``.
 
@@ -87,7 +85,7 @@ def _require_free(place: tuple[str, int], listen: str) -> None:
     except OSError as error:
         raise ClusterError(
             f"can't listen on {listen}: {error.strerror or error}. To fix: stop the program there, "
-            f"or choose another address, such as --listen 127.0.0.1:{free_port()}"
+            f"or choose another address, such as --listen 127.0.0.1:{free_ports.free_port()}"
         ) from None
 
 

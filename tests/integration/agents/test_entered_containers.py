@@ -18,7 +18,7 @@ from agents.interactive import supervisor_link
 from reconciler.cli.interactive import file_copy
 from reconciler.model.protocol.agent_messages import TaskTemplate
 from reconciler.model.state.states import AttemptState
-from reconciler.operations.local import local_cluster
+from reconciler.operations.local import free_ports
 from tests.integration.agents import containers
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.controller import Controller
@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.needs("podman"),
     pytest.mark.skipif(not containers.can_run(), reason="no podman here, or not root"),
 ]
-PORT = local_cluster.free_port()
+PORT = free_ports.free_port()
 TASK = f"""#!/bin/sh
 cd /tmp
 echo served > index.html

@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from reconciler.operations.local import local_cluster
+from reconciler.operations.local import free_ports
 from tests.integration import beds
 from tests.integration.interactive import people
 
-PORT = local_cluster.free_port()
+PORT = free_ports.free_port()
 SERVER = f"""\
   command: [python3, -m, http.server, --bind, 127.0.0.1, '{PORT}']
   resources: {{cpu: 1, memory: 256Mi}}
@@ -52,7 +52,7 @@ def test_commands_and_copies_are_refused(bed: beds.Bed, tmp_path: Path) -> None:
 
 
 def test_ports_are_refused(bed: beds.Bed) -> None:
-    here = local_cluster.free_port()
+    here = free_ports.free_port()
     with people.forwarded(bed, "web", f"{here}:{PORT}") as forward:
         with socket.create_connection(("127.0.0.1", here), 30) as link:
             link.sendall(b"GET / HTTP/1.0\r\n\r\n")

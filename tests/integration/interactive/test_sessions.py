@@ -16,7 +16,7 @@ import websockets
 from websockets.asyncio.client import connect
 
 from reconciler.operations.client import api_client
-from reconciler.operations.local import local_cluster
+from reconciler.operations.local import free_ports
 from tests.integration import beds
 from tests.integration.interactive import people
 
@@ -25,7 +25,7 @@ SERVER = """\
   resources: {{cpu: 1, memory: 256Mi}}
 """
 SLEEPER = "  command: [sleep, '600']\n  resources: {cpu: 1, memory: 256Mi}"
-PORT = local_cluster.free_port()
+PORT = free_ports.free_port()
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_a_job_that_does_not_run_has_no_sessions(bed: beds.Bed) -> None:
 def test_a_forward_ends_at_the_first_connection_after_its_job(bed: beds.Bed) -> None:
     bed.commit({"jobs/brief.yaml": beds.job("brief", SLEEPER)})
     bed.until_state("brief", "Running")
-    here = local_cluster.free_port()
+    here = free_ports.free_port()
     with people.forwarded(bed, "brief", f"{here}:{PORT}") as forward:
         bed.commit({"jobs/brief.yaml": None})
         bed.until_state("brief", "Cancelled")
@@ -224,7 +224,7 @@ def _is_of(pid: int, bed: beds.Bed) -> bool:
 
 
 def test_a_forward_reaches_a_port_of_the_task(bed: beds.Bed) -> None:
-    here = local_cluster.free_port()
+    here = free_ports.free_port()
     with people.forwarded(bed, "web", f"{here}:{PORT}"):
         for _ in range(3):
             with urllib.request.urlopen(f"http://127.0.0.1:{here}/", timeout=30) as answer:
@@ -232,7 +232,7 @@ def test_a_forward_reaches_a_port_of_the_task(bed: beds.Bed) -> None:
 
 
 def test_a_forward_ends_in_silence_while_something_is_connected(bed: beds.Bed) -> None:
-    here = local_cluster.free_port()
+    here = free_ports.free_port()
     with (
         people.forwarded(bed, "web", f"{here}:{PORT}") as forward,
         socket.create_connection(("127.0.0.1", here), 30) as link,

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from reconciler import package_data
-from reconciler.operations.local import local_cluster
+from reconciler.operations.local import free_ports
 
 Json = Any
 ALERTS = package_data.checkout() / "grafana" / "alerts"
@@ -56,7 +56,7 @@ class _Program:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True)
-        self.port = local_cluster.free_port()
+        self.port = free_ports.free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
 

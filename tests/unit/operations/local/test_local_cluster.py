@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from reconciler.operations.client import endpoints
-from reconciler.operations.local import local_cluster
+from reconciler.operations.local import free_ports, local_cluster
 from tests.unit.desired.repositories import git
 
 
@@ -58,7 +58,7 @@ def test_a_second_cluster_leaves_the_first_alone(tmp_path: Path) -> None:
 
 
 def made(folder: Path, **options: Any) -> local_cluster.LocalCluster:
-    listen = f"127.0.0.1:{local_cluster.free_port()}"
+    listen = f"127.0.0.1:{free_ports.free_port()}"
     asked: dict[str, Any] = {
         "repository": str(folder),
         "listen": listen,
