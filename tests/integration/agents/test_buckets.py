@@ -18,6 +18,7 @@ from agents.data import object_store
 from reconciler.model.observed.storage import In, ObjectStore, Out, StagingPlan, VolumeStore
 from reconciler.model.protocol import agent_messages
 from reconciler.model.state.states import EndReason
+from reconciler.operations.local import free_ports
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.controller import Controller
 from tests.integration.agents.test_staging import helpers
@@ -43,8 +44,7 @@ class Server:
 @contextlib.contextmanager
 def serving(folder: Path, *options: str) -> Iterator[int]:
     """A server of the folder that takes nothing that is not signed; its port."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_ports.free_port()
     # a cache of 0 s would set its own timers for at once: it spins, and answers nothing
     program = shutil.which("rclone", path=str(Path(sys.executable).parent)) or "rclone"
     command = [
@@ -184,8 +184,7 @@ def test_what_a_service_refuses_is_said(
 
 
 def test_a_service_that_is_away_is_said_after_a_while(clerk: Node, controller: Controller) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_ports.free_port()
     store = VolumeStore("v", objects=ObjectStore(f"http://127.0.0.1:{port}", "data"))
     controller.assign("a.1", template=template(StagingPlan(ins=(In("a", store, "x"),)), "true"))
     end = controller.ended("a.1")

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from agents.tasks import mpi_launcher
+from reconciler.operations.local import free_ports
 
 DEADLINE_S = 90.0
 SECRET = "what nobody is told"
@@ -24,8 +25,7 @@ class Follower:
     """The other task of a gang of two."""
 
     def __init__(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port: int = free.getsockname()[1]
+        self.port = free_ports.free_port()
         self.environment = {
             **os.environ,
             "MUSTER_GANG_SECRET": SECRET,
