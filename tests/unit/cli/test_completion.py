@@ -14,6 +14,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from reconciler.operations.local import free_ports
+
 JOBS = ("hello", "heat", "train")
 LISTS = {"/v1/queues": ("research", "default"), "/v1/nodes": ("gpu001", "gpu002", "cpu001")}
 
@@ -102,8 +104,7 @@ def test_zsh_gets_names(url: str, tmp_path: Path) -> None:
 def test_where_there_is_no_controller_nothing_is_said(tmp_path: Path) -> None:
     done = asked("bash", ["muster", "job", "h"], "", tmp_path)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "", "")
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        gone = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    gone = f"http://127.0.0.1:{free_ports.free_port()}"
     done = asked("bash", ["muster", "job", "h"], gone, tmp_path)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "", "")
 
