@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import time
 import types
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -64,7 +63,6 @@ def test_a_new_policy_over_a_limit_is_refused_alone(
     repository.commit({"q.yaml": queue("q"), "a.yaml": job("a", queue="q")})
     one = make()
     one.load()
-    began = time.monotonic()
     repository.commit(
         {
             "p.yaml": policy(SLOW_TO_COMPILE),
@@ -75,7 +73,6 @@ def test_a_new_policy_over_a_limit_is_refused_alone(
         }
     )
     for value in (one.load(), restarted(make, one).load()):
-        assert time.monotonic() - began < 20
         assert value.structure.policies.keys() == {"owned"}
         assert set(value.jobs) == {"a", "c"}
         (told,) = (one for one in value.status.problems if one.rule == "bad-schema")
@@ -116,9 +113,8 @@ def test_a_policy_in_force_is_not_checked_again_after_a_restart(
 
 
 def test_a_policy_that_takes_too_long_on_an_object_is_told_and_others_go_on(
-    hasty: policy_process.PolicyProcess,
+    hasty: policy_process.PolicyProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    del hasty
     made = {
         name: desired.AdmissionPolicy(name, "no", json.dumps(schema), kinds=("Job",), path="p")
         for name, schema in (("owned", OWNED), ("slow", many_searches()))
@@ -131,9 +127,15 @@ def test_a_policy_that_takes_too_long_on_an_object_is_told_and_others_go_on(
     assert found["policy/owned"] == "no"
     told = "the policy cannot be applied to this object: it takes longer than 2 s"
     assert found["policy/slow"].startswith(told)
-    began = time.monotonic()
+    ask, asked = hasty._ask, []
+
+    def counted(request: dict[str, Any]) -> policy_answers.PolicyAnswer:
+        asked.extend(request["schemas"])
+        return ask(request)
+
+    monkeypatch.setattr(hasty, "_ask", counted)
     assert len(rules.faults("Job", "a", part, 0.0)) == 2
-    assert time.monotonic() - began < 1, "it is not tried again"
+    assert asked == [json.dumps(OWNED)], "the other is not tried again"
 
 
 def test_the_time_of_the_processor_is_bounded(process: policy_process.PolicyProcess) -> None:
@@ -166,23 +168,20 @@ def test_schemas_that_take_long_do_not_take_for_ever(
     monkeypatch.setattr(process, "_answer_s_max", 0.3)
     with pytest.raises(policy_process.PolicyLimitError, match="longer than 0"):
         process.faults(json.dumps(SLOW_TO_COMPILE))
-    began = time.monotonic()
+    monkeypatch.setattr(process, "_ask", None)
     with pytest.raises(policy_process.UndecidedPolicyError, match="with a later revision"):
         process.faults(json.dumps(OWNED))
-    assert time.monotonic() - began < 0.1
 
 
 def test_the_searches_of_one_object_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
     schema = {"additionalProperties": {"pattern": "^(a|aa)+$"}}
     value = {str(number): "a" * 29 + "!" for number in range(200)}
     validator = safe_patterns.validator(schema)
-    began = time.monotonic()
     with (
         pytest.raises(safe_patterns.SlowPatternError),
         safe_patterns.bounded(0.3),
     ):
         list(validator.iter_errors(value))
-    assert time.monotonic() - began < 2
 
 
 def test_the_worker_answers_as_the_process_asks() -> None:
