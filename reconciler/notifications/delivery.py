@@ -15,15 +15,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
-import httpx
-
 from reconciler.model import desired
 from reconciler.model.protocol import loop_messages
 from reconciler.notifications import (
     credentials,
-    http_post,
     message_queue,
     messages,
+    post_answers,
     retry_rules,
 )
 
@@ -80,7 +78,7 @@ class Notifier:
             self._stopping = True
             self._changed.notify_all()
             threads = list(self._threads.values())
-        ends_at = self._monotonic() + http_post.TIMEOUT_S + 5
+        ends_at = self._monotonic() + post_answers.TIMEOUT_S + 5
         for thread in threads:
             thread.join(timeout=max(0.0, ends_at - self._monotonic()))
         self._remember()
@@ -245,20 +243,22 @@ class Notifier:
         log.info("channel %s: %s; it is tried again", name, why)
         return wait_s
 
-    def _post(self, message: message_queue.Message) -> http_post.PostAnswer | None:
+    def _post(self, message: message_queue.Message) -> post_answers.PostAnswer | None:
         """Return the receiver's answer, or why there is none; None: there is nothing to send."""
+        from reconciler.notifications import http_post  # noqa: PLC0415 - most controllers send nothing
+
         channel = message.channel
         try:
             secret = credentials.read(self._folder, channel.secret)
             request = messages.request(channel, message.notice, secret, self._clock())
             if request is None:
                 return None
-            host = httpx.URL(request.url).netloc.decode("ascii", "replace")
+            host = http_post.host_of(request.url)
             credentials.require_host(self._folder, channel.secret, channel.kind, host)
             return http_post.post(request)
-        except (credentials.CredentialError, httpx.HTTPError, httpx.InvalidURL) as error:
+        except (credentials.CredentialError, *http_post.ERRORS) as error:
             # nothing of the request is told: its headers hold the secret
-            return http_post.PostAnswer(0, str(error) or type(error).__name__)
+            return post_answers.PostAnswer(0, str(error) or type(error).__name__)
 
     # --- what was told --------------------------------------------------------------------------
 

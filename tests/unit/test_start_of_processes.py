@@ -15,7 +15,7 @@ import pytest
         ),
         (
             "reconciler.controller.process",
-            {"git", "jsonschema", "litestar", "sqlalchemy.dialects.postgresql"},
+            {"git", "httpx", "jsonschema", "litestar", "sqlalchemy.dialects.postgresql"},
         ),
     ],
 )

@@ -4,10 +4,9 @@ import email.message
 import smtplib
 from pathlib import Path
 
-import httpx
 import msgspec
 
-from reconciler.notifications import credentials, http_post
+from reconciler.notifications import credentials, post_answers
 
 #: How long the mail server may say nothing.
 TIMEOUT_S = 20.0
@@ -42,8 +41,12 @@ def user_and_password(path: Path) -> tuple[str, str]:
     return user, password
 
 
-def send(server: MailServer, mail: email.message.EmailMessage) -> http_post.PostAnswer:
+def send(server: MailServer, mail: email.message.EmailMessage) -> post_answers.PostAnswer:
     """Send a mail. Refusals have the HTTP status that means the same: 400 for ever, 503 for now."""
+    import httpx  # noqa: PLC0415 - most controllers send nothing
+
+    from reconciler.notifications import http_post  # noqa: PLC0415
+
     try:
         with smtplib.SMTP(server.host, server.port, timeout=TIMEOUT_S) as connection:
             if server.uses_tls:
@@ -57,13 +60,13 @@ def send(server: MailServer, mail: email.message.EmailMessage) -> http_post.Post
     except smtplib.SMTPResponseException as error:
         return _refused(int(error.smtp_code), "it refused")
     except credentials.CredentialError as error:
-        return http_post.PostAnswer(0, f"the controller's login of it can't be used: {error}")
+        return post_answers.PostAnswer(0, f"the controller's login of it can't be used: {error}")
     except (OSError, smtplib.SMTPException) as error:
-        return http_post.PostAnswer(0, http_post.why_unanswered(error))
-    return http_post.PostAnswer(200, "")
+        return post_answers.PostAnswer(0, http_post.why_unanswered(error))
+    return post_answers.PostAnswer(200, "")
 
 
-def _refused(code: int, why: str) -> http_post.PostAnswer:
+def _refused(code: int, why: str) -> post_answers.PostAnswer:
     # a login that is refused is mended by who runs the controller, so it is tried again
     is_final = 500 <= code < 600 and code not in {530, 534, 535, 538}
-    return http_post.PostAnswer(400 if is_final else 503, f"{why} (SMTP {code})")
+    return post_answers.PostAnswer(400 if is_final else 503, f"{why} (SMTP {code})")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from reconciler.model.state import subscriptions
-from reconciler.notifications import http_post, messages, retry_rules
+from reconciler.notifications import messages, post_answers, retry_rules
 from reconciler.notifications.personal import letters
 
 log = logging.getLogger("muster.notices")
@@ -33,7 +33,7 @@ class Sender(Protocol):
 
     def send(
         self, receiver: subscriptions.Subscription, letter: letters.Letter
-    ) -> http_post.PostAnswer:
+    ) -> post_answers.PostAnswer:
         """Return the receiver's answer, with a text for the person."""
         ...
 
@@ -260,13 +260,13 @@ class PeopleNotifier:
 
     def _send(self, box: _Mailbox) -> None:
         receiver, letter = box.receiver, box.out[0]
-        answer = http_post.PostAnswer(400, "an internal error of the controller")
+        answer = post_answers.PostAnswer(400, "an internal error of the controller")
         try:
             if self._is_known(receiver.identity):
                 answer = self._sender.send(receiver, letter)
             else:
                 log.info("%s has no token any more and is told nothing more", receiver.identity)
-                answer = http_post.PostAnswer(400, "your token is gone")
+                answer = post_answers.PostAnswer(400, "your token is gone")
                 self._source.drop([receiver.identity])
         except Exception:  # one letter is lost, not the thread
             log.exception("an internal error kept %s from being told", receiver.identity)
@@ -274,7 +274,7 @@ class PeopleNotifier:
             with self._changed:
                 self._end(box, letter, answer)
 
-    def _end(self, box: _Mailbox, letter: letters.Letter, answer: http_post.PostAnswer) -> None:
+    def _end(self, box: _Mailbox, letter: letters.Letter, answer: post_answers.PostAnswer) -> None:
         """Note what became of a letter, and when it is tried again if it is."""
         who, name = box.receiver.identity, box.receiver.name
         box.is_sending = False

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from reconciler.model.values import addresses
-from reconciler.notifications import http_post, messages
+from reconciler.notifications import http_post, messages, post_answers
 
 #: How long one exchange may take, from the first packet to the end of the answer's head.
 EXCHANGE_S_MAX = 20.0
@@ -55,7 +55,7 @@ def public_address(host: str, port: int, look_up: Resolve = resolve) -> str:
     return found[0]
 
 
-def post(request: messages.HttpPost, look_up: Resolve = resolve) -> http_post.PostAnswer:
+def post(request: messages.HttpPost, look_up: Resolve = resolve) -> post_answers.PostAnswer:
     """Send a request to a public address; redirections are not followed.
 
     Raises:
@@ -72,7 +72,7 @@ def post(request: messages.HttpPost, look_up: Resolve = resolve) -> http_post.Po
         connection.request("POST", target, request.body, dict(request.headers))
         answer = connection.getresponse()
         retry_after_s = http_post.seconds_of(answer.headers.get("retry-after", ""))
-        return http_post.PostAnswer(answer.status, "", retry_after_s)
+        return post_answers.PostAnswer(answer.status, "", retry_after_s)
     except ssl.SSLCertVerificationError:
         raise UnreachableError("its certificate is not valid") from None
     except (OSError, http.client.HTTPException, ValueError) as error:
@@ -89,13 +89,13 @@ class _PinnedConnection(http.client.HTTPSConnection):
 
     def __init__(self, host: str, port: int, address: str) -> None:
         context = httpx.create_ssl_context()  # trusts whom other notifications trust
-        super().__init__(host, port, timeout=http_post.TIMEOUT_S, context=context)
+        super().__init__(host, port, timeout=post_answers.TIMEOUT_S, context=context)
         self._address, self._tls = address, context
         self.is_cut = False
 
     def connect(self) -> None:
         """Connect to the address, and begin TLS."""
-        plain = socket.create_connection((self._address, self.port), http_post.TIMEOUT_S)
+        plain = socket.create_connection((self._address, self.port), post_answers.TIMEOUT_S)
         self.sock = self._tls.wrap_socket(
             plain, server_hostname=self.host, do_handshake_on_connect=False
         )

@@ -13,7 +13,7 @@ import pytest
 
 from reconciler.model.state import subscriptions
 from reconciler.model.values import addresses
-from reconciler.notifications import http_post, messages
+from reconciler.notifications import messages, post_answers
 from reconciler.notifications.personal import forms, letters, people_notifier, pinned_post
 
 ADA, BOB = "ada@example.org", "bob@example.org"
@@ -246,13 +246,13 @@ class _Post:
 
     def send(
         self, receiver: subscriptions.Subscription, letter: letters.Letter
-    ) -> http_post.PostAnswer:
+    ) -> post_answers.PostAnswer:
         self.got.append((receiver.name, letter))
         if receiver.name in self.held:
             self.held[receiver.name].wait(WAIT_S)
         known = self.statuses.get(receiver.name, [200])
         status = known.pop(0) if len(known) > 1 else known[0]
-        return http_post.PostAnswer(status, f"status {status}")
+        return post_answers.PostAnswer(status, f"status {status}")
 
 
 def until(look: Callable[[], object]) -> None:
