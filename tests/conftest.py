@@ -6,6 +6,7 @@ Before the first of them the project is compiled, once.
 import compileall
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,9 @@ import pytest
 from reconciler import package_data
 
 PROJECT = package_data.checkout()
+
+# pytest keeps tests as it rewrites them for their asserts, which is most of what collecting takes
+sys.dont_write_bytecode = False
 
 # A login of whoever runs the tests is nobody's here.
 os.environ["XDG_CONFIG_HOME"] = "/nonexistent/config"
