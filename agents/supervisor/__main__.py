@@ -94,10 +94,12 @@ class Supervisor:
     def recover(self) -> None:
         """Kill what ran under an earlier supervisor, and record it as lost."""
         alive = [record for record in self.table.records.values() if record["state"] != "Ended"]
+        until = time.monotonic() + processes.RECOVERY_S
         processes.ask_runtimes(self.root)
         if not self.isolation.recover():
             complain("control groups of an earlier supervisor can't be emptied")
-        if not processes.kill_leftovers(self.root, alive, group=self.isolation.tree.group_part):
+        left_s, group = until - time.monotonic(), self.isolation.tree.group_part
+        if not processes.kill_leftovers(self.root, alive, left_s, group=group):
             complain("processes of an earlier supervisor can't be killed; starting next to them")
         for record in alive:
             self.table.end(record, "Lost", message="the node's supervisor died")

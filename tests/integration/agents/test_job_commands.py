@@ -197,11 +197,12 @@ def test_tasks_of_one_job_share_the_commands(agent: Node, site: Site) -> None:
     # the first has succeeded, and keeps what it holds until the other one has, too
     report = site.controller.in_state(FIRST, AttemptState.STOPPING)
     assert report.message == "waiting for the other tasks of its job on this node"
-    assert site.lines() == ["a beforeJob", "task", "task"]
+    begun = ["a beforeJob", "task", "task"]
+    site.controller.wait(lambda: site.lines() == begun, "both tasks")
     go.touch()
     for attempt in (FIRST, SECOND):
         assert site.controller.ended(attempt).exit_code == 0
-    assert site.lines() == ["a beforeJob", "task", "task", "c afterJob"]
+    assert site.lines() == [*begun, "c afterJob"]
 
 
 def test_a_failed_task_is_told_at_once_and_its_gpus_stay_taken(agent: Node, site: Site) -> None:
