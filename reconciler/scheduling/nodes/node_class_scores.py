@@ -1,7 +1,7 @@
 """What a task costs in each state: columns of states, and the arithmetic on them.
 
-States come in by key, numbered as they come; costs go into ``rankings.Ranking``, for all states at
-once or for those that are asked for. Which nodes are in which state is told by ``states``.
+States come in by key, numbered as they come; costs go into ``scoring.NodeScores``, for all states
+at once or for those that are asked for. ``node_classes`` tells which nodes are in which state.
 """
 
 from collections.abc import Sequence
@@ -11,16 +11,19 @@ from numpy.typing import NDArray
 
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import WHOLE
-from reconciler.scheduling.nodes import best_fit, device_choice, fragmentation
+from reconciler.scheduling.nodes import device_choice, fragmentation
 from reconciler.scheduling.nodes.requirements import IMPOSSIBLE, TaskRequirements
 from reconciler.scheduling.nodes.scoring import EMPTY, Classes, Costs, NodeScores
 
 #: Growth of fragmentation is compared in hundredths of a milli-GPU.
 PRECISION = 100.0
+#: The most that CPU, or memory, adds to the amount before it.
+BELOW_ONE = 1.0 - 2.0**-30
 
 #: (class, CPU and memory in steps, free devices ascending, idle MIG instances).
 Key = tuple[int, int, int, tuple[int, ...], tuple[int, ...]]
-#: (``Option.values``, milli-GPUs lost by another measure than the mix, vector that is left).
+#: (``Option.values`` of ``device_choice``, milli-GPUs lost by another measure than the mix, vector
+#: that is left).
 Way = tuple[tuple[int, ...], int, int]
 States = NDArray[np.intp]
 #: Whether by the measure itself or the estimate; whole devices, and steps of CPU and memory, taken.
@@ -303,5 +306,5 @@ class NodeClassScores:
 
 def _within_one(values: Costs) -> Costs:
     """Values as digits behind a number: from 0 to below 1; much faster than ``numpy.clip``."""
-    found: Costs = np.minimum(np.maximum(values, 0), best_fit.BELOW_ONE)
+    found: Costs = np.minimum(np.maximum(values, 0), BELOW_ONE)
     return found

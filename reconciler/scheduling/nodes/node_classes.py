@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from reconciler.scheduling.inputs import snapshots
-from reconciler.scheduling.inputs.snapshots import WHOLE
-from reconciler.scheduling.nodes import best_fit, node_class_scores, scoring
+from reconciler.scheduling.nodes import node_class_scores, scoring
 from reconciler.scheduling.nodes.free_resources import FreeResources
 from reconciler.scheduling.nodes.node_class_scores import Key
 from reconciler.scheduling.nodes.node_rows import NodeRow
@@ -85,7 +84,6 @@ class NodeClassIndex(node_class_scores.NodeClassScores):
             "_buffer": np.empty(len(self.vacant)),
             "_after_whole": {},
             "_grown": {},
-            "_shelf": None,
             "_rankings": {key: known.copy() for key, known in self._rankings.items()},
             **{name: getattr(self, name).copy() for name in (*node_class_scores.COLUMNS, "vacant")},
         }
@@ -107,7 +105,6 @@ class NodeClassIndex(node_class_scores.NodeClassScores):
         self._begin()
         self.vacant = np.full(len(self._class), EMPTY)
         self._buffer = np.empty(len(self._class))
-        self._shelf: best_fit.BestFitIndex | None = None
         for ranking in self._rankings.values():
             ranking.forget()
         of_node, members, numbers = self.of_node, self.members, self._numbers
@@ -168,38 +165,13 @@ class NodeClassIndex(node_class_scores.NodeClassScores):
                 del there[bisect_left(there, was)]
                 if not there:
                     self.vacant[before] = EMPTY
-                    if self._shelf is not None:
-                        self._shelf.drop(before)
             if state >= 0:
                 there = members[state]
                 if not there:
                     self.vacant[state] = 0.0
-                    if self._shelf is not None:
-                        self._put_on(self._shelf, state)
                 insort(there, code)
             of_node[node] = state
             self._code_of[node] = code
-
-    def _put_on(self, shelf: best_fit.BestFitIndex, state: int) -> None:
-        if shelf.knows(state):
-            shelf.again(state)
-            return
-        left = best_fit.NodeRemainder(
-            int(self._class[state]),
-            int(self._cpu[state]),
-            int(self._memory[state]),
-            int(self._idle[state]),
-        )
-        shelf.put(state, int(self._left[state]), left)
-
-    def _shelved(self) -> best_fit.BestFitIndex:
-        """States that have nodes, by tightness."""
-        if self._shelf is None:
-            self._shelf = best_fit.BestFitIndex(self._scale, (self.cpu_step, self.memory_step))
-            for state, there in enumerate(self.members):
-                if there:
-                    self._put_on(self._shelf, state)
-        return self._shelf
 
     def _new(self, key: Key) -> int:
         state = self._numbers[key] = len(self.members)
@@ -224,19 +196,6 @@ class NodeClassIndex(node_class_scores.NodeClassScores):
         ``at`` turns the choice among nodes of one state.
         """
         plain = not self.rough and within is None
-        if ranking.is_plain and (ranking.strategy == "pack" or not self.mixed):
-            ask = ranking.ask
-            for state in self._shelved().fitting(ask, ranking.allowed, ask.devices * WHOLE):
-                if state < 0:
-                    break
-                members = self.members[state]
-                node = members[at % len(members)] if plain else -1
-                if node < 0:
-                    node = self._member(members, at, ranking, within)
-                if node >= 0:
-                    return node
-            else:
-                return -1
         costs = self._totals(ranking)
         while True:
             state = int(costs.argmin())

@@ -84,7 +84,6 @@ class NodeScores:
         costs: by state; ``UNKNOWN`` where not worked out. With a mix these are estimates.
         exact: by state, with a mix, the cost of those that were looked at closely.
         values: by state, which devices to take (``devices.Option.values``), for shares.
-        is_plain: whether without a mix nothing but a tight fit of whole devices is wanted.
         takes_whole: whether a task takes whole devices, or none.
     """
 
@@ -93,7 +92,6 @@ class NodeScores:
         "ask",
         "costs",
         "exact",
-        "is_plain",
         "scores",
         "share_of",
         "strategy",
@@ -109,12 +107,6 @@ class NodeScores:
         self.allowed = allowed
         self.strategy = shape.strategy
         self.scores = None if shape.scores is None else shape.scores[classes.first]
-        self.is_plain = (
-            shape.strategy != "spread"
-            and shape.scores is None
-            and not ask.instances
-            and (not ask.devices or (ask.share >= WHOLE and ask.shares is None))
-        )
         self.takes_whole = not ask.devices or ask.share >= WHOLE
         self.share_of = None if ask.shares is None else ask.shares[classes.first]
         self.forget()

@@ -14,9 +14,8 @@ from reconciler.scheduling.cycle import scheduling_cycle
 from reconciler.scheduling.inputs import pending_groups
 from reconciler.scheduling.inputs.snapshots import PendingGroup, PendingJob, Snapshot
 from reconciler.scheduling.nodes import (
-    best_fit,
     free_resources,
-    node_classes,
+    node_rows,
     quick_fit,
     scoring,
 )
@@ -114,9 +113,8 @@ def test_columns_follow_the_rows(situation: Snapshot, data: st.DataObject) -> No
     twin = room.copy()
     fill(twin, data)
     for stock in (room.stock, twin.stock):
-        kept = stock.columns()
-        stock._columns = None
-        for left, right in zip(kept, stock.columns(), strict=True):
+        anew = node_rows.columns_of(stock.rows)
+        for left, right in zip(stock.columns(), anew, strict=True):
             np.testing.assert_array_equal(left, right)
 
 
@@ -133,32 +131,6 @@ def test_there_is_room_where_a_node_has_it(situation: Snapshot, data: st.DataObj
             for other in np.flatnonzero(room.no_less(index)).tolist():
                 assert not room._is_among(nodes, other)
         fill(room, data)
-
-
-@pytest.mark.parametrize("looks", [1, 2, 96])
-@pytest.mark.parametrize("rough", [False, True])
-@EXAMPLES
-@given(clusters(), st.data())
-def test_the_tightest_fit_is_the_one_of_least_cost(
-    looks: int, rough: bool, situation: Snapshot, data: st.DataObject
-) -> None:
-    wanted = data.draw(st.lists(st.integers(0, len(situation.shapes) - 1), min_size=1, max_size=12))
-    exact = 0 if rough else node_classes.EXACT_NODES_MAX
-    found = []
-    for short in (True, False):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(node_classes, "EXACT_NODES_MAX", exact)
-            patch.setattr(best_fit, "LOOKS_MAX", looks)
-            room = Capacity(situation)
-            taken = []
-            for index in wanted:
-                room.plan(index)
-                if not short and index in room._rankings:
-                    room._rankings[index].is_plain = False
-                plan = room.plan(index)
-                taken.append(None if plan is None else room.take(index, plan))
-            found.append(taken)
-    assert found[0] == found[1]
 
 
 def test_nodes_that_hold_no_task_at_all_are_of_no_state() -> None:
