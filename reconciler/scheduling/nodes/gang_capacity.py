@@ -11,23 +11,7 @@ from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.nodes import device_choice, topology
 from reconciler.scheduling.nodes.free_resources import FreeResources
 from reconciler.scheduling.nodes.node_rows import NodeRow
-from reconciler.scheduling.nodes.requirements import TaskRequirements, needs_inner
-
-
-def is_plain_gang(shape: snapshots.Shape) -> bool:
-    """Whether nothing but amounts and devices says where tasks of its one group fit."""
-    group = shape.groups[0]
-    return (
-        len(shape.groups) == 1
-        and group.least >= 1
-        and not shape.exclusive
-        and not shape.affinities
-        and max(shape.required_level, group.required_level) < 0
-        and not (group.slice_size > 0 and group.slice_level >= 0)
-        and group.profile < 0
-        and not group.share_bytes
-        and not needs_inner(group)
-    )
+from reconciler.scheduling.nodes.requirements import TaskRequirements
 
 
 @dataclass(slots=True)

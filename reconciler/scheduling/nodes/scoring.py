@@ -12,7 +12,7 @@ from reconciler.scheduling.inputs.snapshots import WHOLE
 from reconciler.scheduling.nodes.fragmentation import FragmentationForecast
 from reconciler.scheduling.nodes.free_resources import FreeResources
 from reconciler.scheduling.nodes.node_rows import Columns, NodeRow
-from reconciler.scheduling.nodes.requirements import TaskRequirements, needs_inner
+from reconciler.scheduling.nodes.requirements import TaskRequirements
 
 #: A cost that is not worked out yet sorts before all, what can't be had after all.
 UNKNOWN, NONE, EMPTY = -1e300, 1e290, 1e305
@@ -83,7 +83,7 @@ class NodeScores:
         allowed: (c,) classes it may go to.
         costs: by state; ``UNKNOWN`` where not worked out. With a mix these are estimates.
         exact: by state, with a mix, the cost of those that were looked at closely.
-        values: by state, which devices to take (``devices.Option.values``), for shares.
+        values: by state, which devices to take (``device_choice.Option.values``), for shares.
         takes_whole: whether a task takes whole devices, or none.
     """
 
@@ -127,20 +127,6 @@ class NodeScores:
     def share(self, node_class: int) -> int:
         """Milli-GPUs of each device on nodes of a class."""
         return self.ask.share if self.share_of is None else int(self.share_of[node_class])
-
-
-def is_singly(shape: snapshots.Shape) -> bool:
-    """Whether an element of a shape is one task that the index alone can place."""
-    group = shape.groups[0]
-    return (
-        len(shape.groups) == 1
-        and group.least == 1
-        and not shape.exclusive
-        and not shape.affinities
-        and max(shape.required_level, group.required_level) < 0
-        and not (group.slice_size > 0 and group.slice_level >= 0)
-        and not needs_inner(group)
-    )
 
 
 class Least(NamedTuple):

@@ -6,16 +6,15 @@ tell where they fit, goes out, once for a cycle.
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import WHOLE, Amounts, Mask, Snapshot
-from reconciler.scheduling.nodes import gang_capacity, scoring, topology
-from reconciler.scheduling.nodes.requirements import TaskRequirements
+from reconciler.scheduling.nodes import scoring, topology
+from reconciler.scheduling.nodes.requirements import TaskRequirements, needs_inner
 
 #: Which nodes it may go to (a number of the mask), milli-CPUs, bytes, milli-GPUs: of whole devices,
 #: or of one device.
@@ -73,12 +72,38 @@ def _table(known: Sequence[tuple[int, ...] | None], width: int) -> Amounts:
     return np.array(rows, dtype=np.int64).reshape(len(rows), width)
 
 
+def _is_unbound(shape: snapshots.Shape) -> bool:
+    """Return True if a shape is one group whose tasks may lie on any nodes that have room."""
+    group = shape.groups[0]
+    return (
+        len(shape.groups) == 1
+        and not shape.exclusive
+        and not shape.affinities
+        and max(shape.required_level, group.required_level) < 0
+        and not (group.slice_size > 0 and group.slice_level >= 0)
+        and not needs_inner(group)
+    )
+
+
+def _is_singly(shape: snapshots.Shape) -> bool:
+    """Return True if an element of a shape is one task that the index alone can place."""
+    return _is_unbound(shape) and shape.groups[0].least == 1
+
+
+def is_plain_gang(shape: snapshots.Shape) -> bool:
+    """Return True if nothing but amounts and devices says where tasks of its one group fit."""
+    group = shape.groups[0]
+    return _is_unbound(shape) and group.least >= 1 and group.profile < 0 and not group.share_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class StaticFacts:
     """What follows from a snapshot and never changes with its room.
 
     Attributes:
-        gangs: whether a shape has room wherever its tasks come to enough (``tallies``).
+        shapes, shareable, device_memory: of the snapshot; all but ``network`` and ``classes``
+            follows from these, unless a shape asks for devices that are near each other.
+        gangs: whether a shape has room wherever its tasks come to enough (``GangCapacity``).
         masks: the nodes of each number.
         plain: of shapes of one plain task, its size.
         sizes: (s, 4) the same with the nodes numbered; -1 for nodes where a shape is not plain.
@@ -86,6 +111,9 @@ class StaticFacts:
         demanded: (s, 7) the same; -1 for the nodes of other shapes.
     """
 
+    shapes: tuple[snapshots.Shape, ...]
+    shareable: Mask
+    device_memory: NDArray[np.int64]
     asks: tuple[tuple[TaskRequirements, ...], ...]
     singly: tuple[bool, ...]
     gangs: tuple[bool, ...]
@@ -93,34 +121,67 @@ class StaticFacts:
     plain: tuple[Size | None, ...]
     sizes: Amounts
     demands: tuple[Demand | None, ...]
+    demanded: Amounts
     network: topology.TopologyDomains
     classes: scoring.Classes
-    demanded: Amounts
     _no_less: dict[int, Mask] = field(default_factory=dict)
 
     @classmethod
     def of(cls, situation: Snapshot) -> "StaticFacts":
-        """What is fixed; mostly the shapes are those of the snapshot before."""
+        """Return what is fixed; mostly the shapes are those of the snapshot before."""
         global _last  # noqa: PLW0603 - replaced as a whole, so that threads don't disturb each other
-        last = _last
-        if last is None or not last.are_of(situation):
-            last = _last = _Shapes.of(situation)
-        return cls(
-            last.asks,
-            last.singly,
-            last.gangs,
-            last.masks,
-            last.plain,
-            last.sizes,
-            last.demands,
-            topology.TopologyDomains(situation.nodes.domains),
-            scoring.Classes(situation),
-            last.demanded,
-            last.no_less,
+        last, network = _last, topology.TopologyDomains(situation.nodes.domains)
+        classes = scoring.Classes(situation)
+        if last is not None and last.are_of(situation):
+            return replace(last, network=network, classes=classes)
+        shapes, nodes = situation.shapes, situation.nodes
+        asks = tuple(
+            tuple(TaskRequirements(group, nodes) for group in shape.groups) for shape in shapes
+        )
+        singly = tuple(_is_singly(shape) for shape in shapes)
+        gangs = tuple(is_plain_gang(shape) for shape in shapes)
+        numbers, masks = _numbers(shapes, nodes.shareable)
+        plain = tuple(
+            _size_of(number, ask[0]) if single else None
+            for number, ask, single in zip(numbers, asks, singly, strict=True)
+        )
+        demands = tuple(
+            _demand_of(number, ask[0], shape.groups[0].least) if single or gang else None
+            for number, ask, shape, single, gang in zip(
+                numbers, asks, shapes, singly, gangs, strict=True
+            )
+        )
+        found = cls(
+            shapes=shapes,
+            shareable=nodes.shareable,
+            device_memory=nodes.device_memory,
+            asks=asks,
+            singly=singly,
+            gangs=gangs,
+            masks=masks,
+            plain=plain,
+            sizes=_table(plain, 4),
+            demands=demands,
+            demanded=_table(demands, 7),
+            network=network,
+            classes=classes,
+        )
+        if not any(needs_inner(group) for shape in shapes for group in shape.groups):
+            _last = found  # where devices are near each other may differ from snapshot to snapshot
+        return found
+
+    def are_of(self, situation: Snapshot) -> bool:
+        """Return True if a snapshot has the very same shapes, and shares the same of its nodes."""
+        nodes, shapes = situation.nodes, situation.shapes
+        return (
+            nodes.shareable is self.shareable
+            and nodes.device_memory is self.device_memory
+            and len(shapes) == len(self.shapes)
+            and all(map(operator.is_, shapes, self.shapes))
         )
 
     def no_less(self, shape: int) -> Mask:
-        """(s,) shapes that ask no less of the same nodes, itself included.
+        """Return (s,) shapes that ask no less of the same nodes, itself included.
 
         Not to be changed by the caller.
         """
@@ -138,70 +199,5 @@ class StaticFacts:
         return found
 
 
-class _Shapes(NamedTuple):
-    """What follows from shapes, and of nodes from what is shared of their devices alone."""
-
-    shapes: tuple[snapshots.Shape, ...]
-    shareable: Mask
-    device_memory: NDArray[np.int64]
-    inner: bool
-    asks: tuple[tuple[TaskRequirements, ...], ...]
-    singly: tuple[bool, ...]
-    gangs: tuple[bool, ...]
-    masks: tuple[Mask, ...]
-    plain: tuple[Size | None, ...]
-    sizes: Amounts
-    demands: tuple[Demand | None, ...]
-    demanded: Amounts
-    no_less: dict[int, Mask]
-
-    @classmethod
-    def of(cls, situation: Snapshot) -> "_Shapes":
-        """Made anew."""
-        shapes, nodes = situation.shapes, situation.nodes
-        asks = tuple(
-            tuple(TaskRequirements(group, nodes) for group in shape.groups) for shape in shapes
-        )
-        singly = tuple(scoring.is_singly(shape) for shape in shapes)
-        gangs = tuple([gang_capacity.is_plain_gang(shape) for shape in shapes])
-        numbers, masks = _numbers(shapes, nodes.shareable)
-        plain = tuple(
-            _size_of(number, ask[0]) if single else None
-            for number, ask, single in zip(numbers, asks, singly, strict=True)
-        )
-        demands = tuple(
-            _demand_of(number, ask[0], shape.groups[0].least) if single or gang else None
-            for number, ask, shape, single, gang in zip(
-                numbers, asks, shapes, singly, gangs, strict=True
-            )
-        )
-        return cls(
-            shapes,
-            nodes.shareable,
-            nodes.device_memory,
-            any(ask.inner is not None or ask.rather is not None for each in asks for ask in each),
-            asks,
-            singly,
-            gangs,
-            masks,
-            plain,
-            _table(plain, 4),
-            demands,
-            _table(demands, 7),
-            {},
-        )
-
-    def are_of(self, situation: Snapshot) -> bool:
-        """Whether a snapshot has the very same shapes, on nodes of which the same is shared."""
-        nodes, shapes = situation.nodes, situation.shapes
-        return (
-            not self.inner
-            and nodes.shareable is self.shareable
-            and nodes.device_memory is self.device_memory
-            and len(shapes) == len(self.shapes)
-            and all(map(operator.is_, shapes, self.shapes))
-        )
-
-
 #: What was made last: the same shapes wait from cycle to cycle.
-_last: _Shapes | None = None
+_last: StaticFacts | None = None

@@ -8,6 +8,7 @@ import pytest
 from reconciler.scheduling.inputs.snapshots import WHOLE, Shape, TaskGroupShape
 from reconciler.scheduling.nodes import free_resources, gang_capacity
 from reconciler.scheduling.nodes.requirements import TaskRequirements
+from reconciler.scheduling.placement import shape_facts
 from reconciler.scheduling.placement.capacity import Capacity
 from tests.unit.scheduling.situations import Situation
 
@@ -81,10 +82,10 @@ def _shape(**more: object) -> Shape:
 
 
 def test_only_a_gang_whose_tasks_may_lie_anywhere_is_plain() -> None:
-    assert gang_capacity.is_plain_gang(_shape())
-    assert gang_capacity.is_plain_gang(_shape(preferred_level=0))
-    assert not gang_capacity.is_plain_gang(_shape(required_level=0))
-    assert not gang_capacity.is_plain_gang(_shape(exclusive=True))
+    assert shape_facts.is_plain_gang(_shape())
+    assert shape_facts.is_plain_gang(_shape(preferred_level=0))
+    assert not shape_facts.is_plain_gang(_shape(required_level=0))
+    assert not shape_facts.is_plain_gang(_shape(exclusive=True))
 
 
 def test_a_gang_has_room_when_another_leaves_and_none_when_that_is_undone() -> None:
