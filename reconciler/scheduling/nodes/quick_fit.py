@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from reconciler.scheduling.inputs.snapshots import WHOLE, Amounts, Mask, NodeColumns, Shape
-from reconciler.scheduling.nodes.requirements import needs_inner
+from reconciler.scheduling.inputs.snapshots import WHOLE, Amounts, Mask, NodeColumns
 
 
 def fitting(sizes: Amounts, nodes: Callable[[int], Amounts]) -> Mask:
@@ -95,17 +94,3 @@ def fitting_gangs(demands: Amounts, nodes: Callable[[int], tuple[Amounts, Amount
         each = np.where(whole > 0, np.where(each >= whole, whole, 0), each)
         found[alike] = each.clip(min=0) @ counts >= least
     return found
-
-
-def is_plain(shape: Shape) -> bool:
-    """Whether an element is one task for which only CPU, memory and whole devices count."""
-    group = shape.groups[0]
-    return (
-        shape.is_single
-        and not shape.affinities
-        and max(shape.required_level, group.required_level) < 0
-        and group.profile < 0
-        and not (group.slice_size and group.slice_level >= 0)
-        and (not group.devices or (group.share >= WHOLE and not group.share_bytes))
-        and not needs_inner(group)
-    )

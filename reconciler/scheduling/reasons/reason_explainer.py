@@ -64,8 +64,6 @@ class ReasonExplainer:
         self._first = first
         #: Who got room first on nodes of a mask, by the mask's identity.
         self._takers_on: dict[int, tuple[str, ...]] = {}
-        #: What there is on the nodes of a mask, each kind of node once, by the mask's identity.
-        self._kinds: dict[int, snapshots.Amounts] = {}
         #: (s,) plain shapes that fit on idle nodes, and that had room when the cycle began.
         self._alone: snapshots.Mask | None = None
         self._plain: snapshots.Mask | None = None
@@ -370,25 +368,14 @@ class ReasonExplainer:
 
     def _fits_alone(self, index: int) -> bool:
         """Return True if a plain task, or gang, certainly fits on idle nodes, by amounts alone."""
-        nodes, shapes = self.situation.nodes, self.situation.shapes
-        shape = shapes[index]
         if self._alone is None:
-            masks = self.now.masks
+            nodes, masks = self.situation.nodes, self.now.masks
             self._alone = quick_fit.fitting(
                 self.now.sizes, lambda number: quick_fit.kinds(nodes, masks[number])
             ) | quick_fit.fitting_gangs(
                 self.now.demanded, lambda number: quick_fit.counted_kinds(nodes, masks[number])
             )
-        if self._alone[index]:
-            return True
-        if not quick_fit.is_plain(shape):
-            return False
-        kinds = self._kinds.get(id(shape.eligible))
-        if kinds is None:
-            kinds = self._kinds[id(shape.eligible)] = quick_fit.kinds(nodes, shape.eligible)
-        cpu, memory, _ = shape.groups[0].amounts
-        asked = np.array((cpu, memory, shape.groups[0].devices * snapshots.WHOLE))
-        return bool((kinds >= asked).all(axis=1).any())
+        return bool(self._alone[index])
 
     def _no_room(self, index: int, *, behind: bool) -> pending_reasons.Reason:
         key = (index, behind)
