@@ -25,8 +25,6 @@ PAIRS_MAX = 16_384
 
 Counts = NDArray[np.int64]
 Task = snapshots.TaskAllocation | TaskPlacement
-
-
 #: Up to so many rows that are others are renewed one by one.
 FEW = 4
 
@@ -47,9 +45,9 @@ class FreeResources:
         rows: list[NodeRow],
         opened: list[bool],
         presence: snapshots.Amounts | None,
-        columns: Columns | None = None,
+        columns: Columns,
     ) -> None:
-        """``columns``: the rows as columns, where they are there already."""
+        """Begin with these rows, ``columns`` being the same; nothing is in the log."""
         self.rows = rows
         self.opened = opened
         self.presence = presence
@@ -70,9 +68,7 @@ class FreeResources:
     def copy(self, *, logged: bool = False) -> "FreeResources":
         """An inventory of its own, with an empty log, or one of its own like this one's."""
         presence = None if self.presence is None else self.presence.copy()
-        columns = self._columns
-        if columns is not None:
-            columns = Columns._make([column.copy() for column in columns])
+        columns = Columns._make([column.copy() for column in self._columns])
         twin = FreeResources(self.rows.copy(), self.opened, presence, columns)
         twin._stale, twin._opened = self._stale.copy(), self._opened
         twin._by_devices.update(self._by_devices)
@@ -119,9 +115,7 @@ class FreeResources:
         """All rows as columns, up to date; not to be changed by the caller."""
         if self._stale:
             self._by_devices.clear()
-        if self._columns is None:
-            self._columns = node_rows.columns_of(self.rows)
-        elif len(self._stale) <= FEW:
+        if len(self._stale) <= FEW:
             for node in self._stale:
                 node_rows.renew(self._columns, node, self.rows[node])
         else:
@@ -162,19 +156,6 @@ class FreeResources:
         if ask.devices:
             np.minimum(found, self._by_devices.of(columns, ask), out=found)
         return np.maximum(found, 0)
-
-    def counts_on(self, ask: TaskRequirements, nodes: NDArray[np.intp]) -> Counts:
-        """Return (k,) how many tasks of an ask each of some nodes has room for."""
-        columns = self.columns()
-        found: Counts = np.full(len(nodes), PLENTY, dtype=np.int64)
-        if ask.cpu:
-            np.minimum(found, columns.cpu[nodes] // ask.cpu, out=found)
-        if ask.memory:
-            np.minimum(found, columns.memory[nodes] // ask.memory, out=found)
-        if ask.devices:
-            some = columns._replace(devices=columns.devices[nodes], idle=columns.idle[nodes])
-            np.minimum(found, _device_counts(some, ask), out=found)
-        return found.clip(min=0)
 
     def roomy(self, ask: TaskRequirements, nodes: NDArray[np.intp]) -> NDArray[np.intp]:
         """Those of some nodes of which no amount of its own is too small for one task of an ask.
@@ -349,10 +330,10 @@ def _least(one: NodeRow, other: NodeRow) -> NodeRow:
     )
 
 
-def free_now(situation: snapshots.Snapshot, usable: snapshots.Mask | None = None) -> FreeResources:
-    """What is free on nodes that accept work, only ``usable`` ones where given."""
+def free_now(situation: snapshots.Snapshot) -> FreeResources:
+    """Return what is free on nodes that accept work."""
     nodes = situation.nodes
-    opened = nodes.accepts if usable is None else nodes.accepts & usable
+    opened = nodes.accepts
     free, devices, instances = nodes.free, nodes.devices, nodes.instances
     if not opened.all():
         free, devices, instances = free.copy(), devices.copy(), instances.copy()

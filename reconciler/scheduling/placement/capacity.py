@@ -5,7 +5,7 @@ released; every change can be undone to a mark, at a cost that grows with what i
 depend on the snapshot and on the changes alone: the same calls give the same nodes anywhere.
 """
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +18,6 @@ from reconciler.scheduling.inputs.snapshots import WHOLE, Amounts, Mask, Snapsho
 from reconciler.scheduling.nodes import node_classes, quick_fit, scoring
 from reconciler.scheduling.nodes.free_resources import FreeResources, Task, all_idle, free_now
 from reconciler.scheduling.nodes.gang_capacity import GangCapacity
-from reconciler.scheduling.nodes.node_rows import NodeRow
 from reconciler.scheduling.placement import affinity, diagnosis, elastic, gang, shape_facts
 from reconciler.scheduling.placement.gang import GangPart, GangPlacement
 
@@ -52,7 +51,6 @@ class Capacity:
         self,
         situation: Snapshot,
         *,
-        usable: Mask | None = None,
         stock: FreeResources | None = None,
         like: "Capacity | None" = None,
         idle: bool = False,
@@ -61,13 +59,12 @@ class Capacity:
 
         Args:
             situation: the snapshot.
-            usable: (n,) only these of them.
             stock: something else to give than what is free now.
             like: a room of the same snapshot, to share what does not change.
             idle: whether ``stock`` is that of an idle cluster.
         """
         self.situation = situation
-        self.stock = free_now(situation, usable) if stock is None else stock
+        self.stock = free_now(situation) if stock is None else stock
         self.idle = idle
         self.version = 0
         self._version_max = 0
@@ -483,18 +480,6 @@ class Capacity:
             placed.sort(key=lambda task: (task.group, task.index))
         return tuple(placed)
 
-    def fill(
-        self, shape: int, most: int, *, within: Mask | None = None
-    ) -> list[tuple[TaskPlacement, ...]]:
-        """Take up to ``most`` elements, one after the other; for each its tasks."""
-        started: list[tuple[TaskPlacement, ...]] = []
-        while len(started) < most:
-            plan = self.plan(shape, within=within)
-            if plan is None:
-                break
-            started.append(self.take(shape, plan))
-        return started
-
     def extra(
         self,
         shape: int,
@@ -613,9 +598,9 @@ class Capacity:
             return within
         return apart if within is None else apart & within
 
-    def counts(self, shape: int, group: int, *, within: Mask | None = None) -> NDArray[np.int64]:
-        """(n,) tasks of the group that each node has room for; those beyond 2**31 as 2**31."""
-        return self._planner.counts(shape, group, within)[0]
+    def counts(self, shape: int, group: int) -> NDArray[np.int64]:
+        """Return (n,) tasks of the group that each node has room for, 2**31 at the most."""
+        return self._planner.counts(shape, group, None)[0]
 
     def funnel(self, shape: int) -> tuple[FunnelStep, ...]:
         """How nodes drop out for a task of the scarcest group; the counts add up to all nodes."""
@@ -642,7 +627,3 @@ class Capacity:
     def why(self, shape: int, plan: GangPlacement) -> str:
         """Why an element goes to the nodes of this plan, in words."""
         return diagnosis.why(self.situation, shape, plan)
-
-    def __iter__(self) -> Iterator[NodeRow]:
-        """What each node has left."""
-        return iter(self.stock.rows)

@@ -156,7 +156,7 @@ class Ladder:
         steps, left = self._descend(shape)
         need = max(self.situation.shapes[shape].groups[0].least, 1)
         if (tasks := self.asks[shape][0].per_node) and left.size:
-            short = self.stock.counts_on(self.asks[shape][0], left) < tasks
+            short = self._counts(shape, left) < tasks
             if count := int(np.count_nonzero(short)):
                 steps, left = (*steps, FunnelStep(count, _too_few(tasks))), left[~short]
         if left.size:
@@ -173,10 +173,14 @@ class Ladder:
     def _held(self, shape: int, left: Rows, need: int) -> int:
         if need == 1 or not left.size:
             return min(int(left.size), 1)
-        counts = self.stock.counts_on(self.asks[shape][0], left)
+        counts = self._counts(shape, left)
         if tasks := self.asks[shape][0].per_node:
             counts = topology.per_node(counts, tasks)
         return min(int(np.minimum(counts, need).sum()), need)
+
+    def _counts(self, shape: int, left: Rows) -> NDArray[np.int64]:
+        """Return how many tasks of a shape each of some nodes has room for."""
+        return self.stock.counts(self.asks[shape][0], self.stock.opened_mask)[left]
 
     def _descend(self, shape: int) -> tuple[tuple[FunnelStep, ...], Rows]:
         """Return the steps at which nodes drop out, and those left, with room for a task each."""

@@ -150,6 +150,14 @@ def start(space: Capacity, number: int = 0, **more: Any) -> tuple[TaskPlacement,
     return None if plan is None else space.take(number, plan)
 
 
+def fill(space: Capacity, number: int, most: int, **more: Any) -> list[tuple[TaskPlacement, ...]]:
+    """Start up to so many elements, one after the other, as many as have room."""
+    found: list[tuple[TaskPlacement, ...]] = []
+    while len(found) < most and (tasks := start(space, number, **more)) is not None:
+        found.append(tasks)
+    return found
+
+
 def where(tasks: Sequence[TaskPlacement] | None) -> list[int] | None:
     """The nodes, in order of the tasks."""
     return None if tasks is None else [task.node for task in tasks]

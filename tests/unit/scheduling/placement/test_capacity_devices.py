@@ -13,6 +13,7 @@ from reconciler.scheduling.placement.capacity import Capacity
 from tests.unit.scheduling.rooms import (
     GIB,
     Node,
+    fill,
     given_devices,
     group,
     mix,
@@ -138,8 +139,8 @@ def test_a_shared_device_is_never_taken_whole_and_fills_up() -> None:
         [Node(devices=(IDLE, IDLE))], shape(group(1, share=100), nodes=1), shape(group(1), nodes=1)
     )
 
-    shares = space.fill(0, 10)
-    whole = space.fill(1, 2)
+    shares = fill(space, 0, 10)
+    whole = fill(space, 1, 2)
 
     assert {(0,)} == {tasks[0].devices for tasks in shares}
     assert [tasks[0].devices for tasks in whole] == [(1,)]
@@ -170,14 +171,14 @@ def test_exclusive_elements_take_idle_nodes_and_keep_others_out() -> None:
     first = start(space)
     second = start(space)
 
-    assert [t[0].node for t in space.fill(1, 20)] == [0] * 8
+    assert [t[0].node for t in fill(space, 1, 20)] == [0] * 8
     assert first is not None
     assert second is not None
     assert sorted({t.node for t in first} | {t.node for t in second}) == [1, 2]
     assert start(space) is None
 
     space.release(first, exclusive=True)
-    assert [first[0].node] * 8 == [t[0].node for t in space.fill(1, 20)]
+    assert [first[0].node] * 8 == [t[0].node for t in fill(space, 1, 20)]
 
 
 def test_nodes_that_take_no_work_give_nothing() -> None:
@@ -232,7 +233,7 @@ def test_strategies(strategy: Strategy, nodes: list[int]) -> None:
     there = [Node(devices=(IDLE,) * 4), Node(devices=(IDLE,) * 2), Node(devices=(IDLE,) * 8)]
     space = room(there, shape(group(1), nodes=3, strategy=strategy))
 
-    placed = [task.node for tasks in space.fill(0, 9) for task in tasks]
+    placed = [task.node for tasks in fill(space, 0, 9) for task in tasks]
 
     if strategy == "spread":
         left = [4, 2, 8]
@@ -249,7 +250,7 @@ def test_mix_of_arrivals_decides_where_gpus_are_lost_least() -> None:
     arrives = mix(group(4), nodes=3)
     space = room(there, shape(group(1), nodes=3), mix=arrives)
 
-    placed = [task.node for tasks in space.fill(0, 4) for task in tasks]
+    placed = [task.node for tasks in fill(space, 0, 4) for task in tasks]
 
     assert placed[:3] == [2, 2, 2]
     assert placed[3] == 1
@@ -261,7 +262,7 @@ def test_equal_nodes_take_turns() -> None:
 
     def first(turn: int) -> list[int]:
         space = room(there, shape(group(1), nodes=16), turn=turn)
-        return [task.node for tasks in space.fill(0, 3) for task in tasks]
+        return [task.node for tasks in fill(space, 0, 3) for task in tasks]
 
     assert first(0) == first(0)
     assert len({first(turn)[0] for turn in range(16)}) == 16

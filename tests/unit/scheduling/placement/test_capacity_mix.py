@@ -10,6 +10,7 @@ from reconciler.scheduling.nodes import device_choice, fragmentation, node_class
 from reconciler.scheduling.placement.capacity import Capacity
 from tests.unit.scheduling.rooms import (
     Node,
+    fill,
     given_devices,
     group,
     mix,
@@ -138,16 +139,16 @@ def test_beyond_the_shortlist_the_estimate_decides(monkeypatch: pytest.MonkeyPat
     assert second is not None
     assert others[second[0].node]
     # a room fills up whatever was looked at closely
-    assert len(Capacity(now).fill(0, 500)) == len(
-        Capacity(now).fill(0, 500, within=np.ones(40, bool))
+    assert len(fill(Capacity(now), 0, 500)) == len(
+        fill(Capacity(now), 0, 500, within=np.ones(40, bool))
     )
 
 
 def test_rounded_states_place_for_the_mix_too(monkeypatch: pytest.MonkeyPatch) -> None:
     now = snapshot(many(40), [shape(share(470, 8), nodes=40)], mix=mix(*KINDS, nodes=40))
-    exact = len(Capacity(now).fill(0, 500))
+    exact = len(fill(Capacity(now), 0, 500))
     monkeypatch.setattr(node_classes, "EXACT_NODES_MAX", 1)
-    assert len(Capacity(now).fill(0, 500)) == exact
+    assert len(fill(Capacity(now), 0, 500)) == exact
     there = [Node(26, devices=(1000, 1000)), Node(100, devices=(1000, 1000))]
     arrives = mix(group(1, cpu=12), nodes=2)
     assert where(start(room(there, shape(group(1, cpu=18), nodes=2), mix=arrives))) == [1]

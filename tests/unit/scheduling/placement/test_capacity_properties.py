@@ -18,7 +18,7 @@ from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.inputs.snapshots import Shape, Snapshot, TaskGroupShape
 from reconciler.scheduling.nodes import free_resources, node_classes, node_rows, scoring
 from reconciler.scheduling.placement.capacity import Capacity
-from tests.unit.scheduling.rooms import GIB, Node, group, mix, shape, snapshot, where
+from tests.unit.scheduling.rooms import GIB, Node, fill, group, mix, shape, snapshot, where
 
 IDLE = 1000
 FREE = st.sampled_from([-1, 0, 250, 500, 750, IDLE, IDLE])
@@ -301,24 +301,6 @@ def test_undo_restores_exactly(situation: Snapshot, steps: list[int], data: st.D
     assert plans == [twin.plan(number) for number in range(count)]
 
 
-@settings(max_examples=80, deadline=None)
-@given(situations(bound=False), st.integers(1, 12), st.sampled_from([None, 2]))
-def test_fill_is_plan_and_take(situation: Snapshot, most: int, steps: int | None) -> None:
-    """The same tasks on the same devices."""
-    with rough(steps):
-        for number in range(len(situation.shapes)):
-            filled, single = Capacity(situation), Capacity(situation)
-            expected = []
-            for _ in range(most):
-                plan = single.plan(number)
-                if plan is None:
-                    break
-                expected.append(single.take(number, plan))
-
-            assert filled.fill(number, most) == expected
-            assert contents(filled) == contents(single)
-
-
 @settings(max_examples=150, deadline=None)
 @given(situations(several=True), st.randoms(use_true_random=False))
 def test_order_of_equal_inputs_does_not_matter(situation: Snapshot, random: object) -> None:
@@ -345,7 +327,7 @@ def test_funnels_count_all_nodes(situation: Snapshot, order: list[int]) -> None:
     """Whatever was taken before."""
     for space in (Capacity(situation), Capacity.empty(situation)):
         for number in (at % len(situation.shapes) for at in order):
-            space.fill(number, 1)
+            fill(space, number, 1)
         for number in range(len(situation.shapes)):
             steps = space.funnel(number)
             assert sum(step.count for step in steps) == len(situation.nodes.names)
@@ -358,7 +340,8 @@ def test_plans_within_a_mask_keep_to_it(situation: Snapshot, data: st.DataObject
     """And exist when the same nodes alone would have room."""
     count = len(situation.nodes.names)
     mask = np.array([data.draw(st.booleans()) for _ in range(count)], dtype=np.bool_)
-    space, alone = Capacity(situation), Capacity(situation, usable=mask)
+    nodes = dataclasses.replace(situation.nodes, accepts=situation.nodes.accepts & mask)
+    space, alone = Capacity(situation), Capacity(dataclasses.replace(situation, nodes=nodes))
     for number in range(len(situation.shapes)):
         plan = space.plan(number, within=mask)
         assert (plan is not None) == alone.fits(number)
@@ -404,13 +387,13 @@ def test_a_plan_of_another_room_is_refused_and_takes_nothing() -> None:
     space = Capacity(situation)
     plan = space.plan(0)
     assert plan is not None
-    space.fill(1, 1)
+    fill(space, 1, 1)
     before = contents(space)
 
     with pytest.raises(ValueError, match="not of this room"):
         space.take(0, plan)
     assert before == contents(space)
-    assert where(space.fill(1, 5)[0]) == [0]
+    assert where(fill(space, 1, 5)[0]) == [0]
 
 
 @settings(max_examples=60, deadline=None)
