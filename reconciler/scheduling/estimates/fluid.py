@@ -15,11 +15,10 @@ import numpy as np
 from reconciler.scheduling.backfill import node_reservation, reservation_calendar
 from reconciler.scheduling.decisions import Estimate
 from reconciler.scheduling.estimates import (
-    closures,
+    areas,
     expected_ends,
     limits,
     reclaim_times,
-    timeline,
     timelines,
 )
 from reconciler.scheduling.inputs import snapshots
@@ -58,7 +57,7 @@ class _Wanted(NamedTuple):
     rows: tuple[int, ...]
     asked: int
     limits: list[timelines.Part]
-    closed: list[closures.Closed]
+    closed: list[areas.Closed]
     duration_s: float
 
 
@@ -85,7 +84,7 @@ class FluidModel:
         #: The rows of nodes that each shape may use, with those that are tried after it.
         self._rows: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._timeline = timelines.Timeline(expected.situation.now, ())
-        self._closures: closures.Closures
+        self._closures: areas.Closures
 
     def pour(
         self,
@@ -186,7 +185,7 @@ class FluidModel:
         rows, asked, limits, closed, duration_s = wanted
         if not closed:
             return self._timeline.first([(rows, asked), *limits], runs_s, after), rows
-        for stretch in closures.stretches(closed, duration_s, after):
+        for stretch in areas.stretches(closed, duration_s, after):
             there = tuple([row for row in rows if row not in stretch.closed])
             if not there:
                 continue
@@ -199,9 +198,9 @@ class FluidModel:
         """What is free now in each area, all that is known to come back, and what is reserved."""
         situation, resource = self.expected.situation, self.resource
         accepts = situation.nodes.accepts
-        parts = timeline.Areas(situation, self.alike)
+        parts = areas.Areas(situation, self.alike)
         self._rows = parts.of_shapes
-        self._closures = closures.Closures(situation, parts)
+        self._closures = areas.Closures(situation, parts)
         amounts = np.zeros(parts.count, dtype=np.int64)
         free = np.where(accepts, self.calendar.later.amounts[:, resource], 0)
         np.add.at(amounts, parts.of_node, free)
