@@ -65,7 +65,7 @@ class Actions:
         self.grows = [
             any(group.count > group.least for group in shape.groups) for shape in situation.shapes
         ]
-        self.lendable = lending_limits.LendingLimits(situation, self.ledger)
+        self.lendable = lending_limits.LendingLimits(situation)
         self.accruing = limit_holds.LimitHolds(situation, self.ledger)
         self.calendar = reservation_calendar.ReservationCalendar(situation, self.now, self.later)
         self.prospects = eligibility.Eligibility(situation, self.ledger)

@@ -142,7 +142,8 @@ class ExpectedEnds:
             ):
                 at = reservation.starts_at
             for node, amounts in needed.items():
-                changes[node].append((at, quota_ledger.minus(quota_ledger.NOTHING, amounts)))
+                cpu, memory, gpu = amounts
+                changes[node].append((at, (-cpu, -memory, -gpu)))
                 if runs_s < math.inf:
                     changes[node].append((at + runs_s, amounts))
             yield at

@@ -15,10 +15,8 @@ weights W and normalised usage U.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.inputs import flavors, snapshots
 
-#: CPU, memory and GPUs of the cluster; then the same of each pool with amounts of its own.
-BASE = 3
 GPU = 2
 
 #: Divisions that are remembered: what is asked for by what runs and waits together changes seldom.
@@ -157,11 +155,6 @@ def _effective_weights(siblings: Sequence[Sibling], strength: float) -> list[flo
     ]
 
 
-def guarantees(queues: snapshots.QueueColumns) -> list[snapshots.Charge]:
-    """What each queue is guaranteed."""
-    return [tuple(row) for row in queues.guaranteed.tolist()]
-
-
 def shares(
     queues: snapshots.QueueColumns,
     capacity: snapshots.Charge,
@@ -212,7 +205,7 @@ def _shares(
             min(bounds[resource], asks[resource])
             for bounds, asks in zip(limit, demand, strict=True)
         ]
-        multiples = units if resource % BASE == GPU else [1] * len(asked)
+        multiples = units if resource % flavors.BASE == GPU else [1] * len(asked)
         wanted = list(zip(asked, multiples, strict=True))
         divided = _down(queues, resource, capacity[resource], wanted, strength)
         for row, measured, share in zip(found, rationed, divided, strict=True):
@@ -241,7 +234,7 @@ def _down(
         strength: k of the usage term.
     """
     asked = [amount for amount, _ in wanted]
-    owed = [amounts[resource] for amounts in guarantees(queues)]
+    owed = queues.guaranteed[:, resource].tolist()
     rationed, limit = queues.rationed[:, resource].tolist(), queues.limit[:, resource].tolist()
     weights, priority = _weights(queues, resource), queues.priority.tolist()
     usage, children = queues.usage.tolist(), children_of(queues.parent.tolist())
@@ -260,7 +253,7 @@ def _down(
                 usage=usage[queue],
                 withheld=min(owed[queue], asked[queue]) + min(idle[queue], total),
                 unit=wanted[queue][1],
-                step=snapshots.WHOLE if resource % BASE == GPU else 1,
+                step=snapshots.WHOLE if resource % flavors.BASE == GPU else 1,
             )
             for queue in members
         ]
@@ -273,7 +266,7 @@ def _down(
 
 def _weights(queues: snapshots.QueueColumns, resource: int) -> list[float]:
     """What part of the surplus of one resource each queue has beside its siblings."""
-    pool = resource // BASE - 1
+    pool = resource // flavors.BASE - 1
     if pool < 0 or queues.pool_weight is None:
         whole: list[float] = queues.weight.tolist()
         return whole

@@ -51,7 +51,7 @@ def of(queues: snapshots.QueueColumns) -> QueueSpecs:
         parents=parents,
         paths=paths,
         children=fair_share.children_of(parents),
-        guaranteed=fair_share.guarantees(queues),
+        guaranteed=vectors(queues.guaranteed),
         limit=limit,
         limited=[
             tuple([member for member in path if min(limit[member]) < UNLIMITED]) for path in paths
@@ -63,19 +63,6 @@ def of(queues: snapshots.QueueColumns) -> QueueSpecs:
     )
     _last = (key, found)
     return found
-
-
-def most(found: QueueSpecs, whole: Charge) -> guarantees.Most | None:
-    """What each queue could have at the most; ``whole``: of all. None: all lend everything."""
-    if not found.lends:
-        return None
-    return guarantees.Most(
-        found.paths,
-        owed=found.guaranteed,
-        lent=found.lending,
-        measured=found.rationed,
-        whole=whole,
-    )
 
 
 def vectors(rows: snapshots.Amounts) -> list[Charge]:

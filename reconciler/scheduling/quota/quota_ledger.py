@@ -3,11 +3,11 @@
 The amounts come from the snapshot; every start, promise and eviction of the cycle is charged here
 to its queue and all ancestors, and every question about quota is answered from here. Rows are
 plain integers, because the walks are short and each concerns one queue. Where pools have amounts of
-their own, rows have three more resources for each (``bypool``).
+their own, rows have three more resources for each (``flavors``).
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,24 +57,9 @@ def plus(left: Vector, right: Vector) -> Vector:
     return (left[0] + right[0], left[1] + right[1], left[2] + right[2])
 
 
-def minus(left: Vector, right: Vector) -> Vector:
-    """The difference of two vectors of amounts."""
-    return (left[0] - right[0], left[1] - right[1], left[2] - right[2])
-
-
 def added(left: Charge, right: Charge, sign: int = 1) -> Charge:
     """The sum of what is charged, or the difference (-1)."""
     return tuple([a + sign * b for a, b in zip(left, right, strict=True)])
-
-
-def total_of(tasks: Iterable[snapshots.TaskAllocation]) -> Vector:
-    """What tasks are charged together."""
-    cpu = memory = gpu = 0
-    for task in tasks:
-        cpu += task.amounts[0]
-        memory += task.amounts[1]
-        gpu += task.amounts[2]
-    return (cpu, memory, gpu)
 
 
 class QuotaLedger:

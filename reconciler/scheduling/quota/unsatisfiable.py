@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from reconciler.scheduling.inputs import flavors, snapshots
 from reconciler.scheduling.inputs.snapshots import UNLIMITED, WHOLE, Mask
-from reconciler.scheduling.quota import queue_tree
+from reconciler.scheduling.quota import lending_limits
 
 
 def lines(situation: snapshots.Snapshot, columns: snapshots.PendingColumns) -> Mask:
@@ -55,32 +55,19 @@ def _beyond_bounds(
 def _beyond_lending(
     situation: snapshots.Snapshot, columns: snapshots.PendingColumns, rows: NDArray[np.intp]
 ) -> Mask:
-    """(r,) lines beyond what their queue could have at the most, as others lend.
-
-    Of what asks for memory of GPUs nobody knows which part of one that comes to.
-    """
-    found: Mask = np.zeros(len(rows), dtype=np.bool_)
-    whole = flavors.capacity(situation, also_closed=True)
-    most = queue_tree.most(queue_tree.of(situation.queues), whole)
-    if most is None:
-        return found
+    """Return (r,) lines beyond what their queue could have at the most, as others lend."""
+    limits, width = lending_limits.LendingLimits(situation), situation.queues.guaranteed.shape[1]
     known: dict[tuple[int, int], bool] = {}
-    for at, row in enumerate(rows.tolist()):
-        queue, number = int(columns.queue[row]), int(columns.shape[row])
-        beyond = known.get((queue, number))
-        if beyond is None:
+    found = []
+    for queue, number in zip(
+        columns.queue[rows].tolist(), columns.shape[rows].tolist(), strict=True
+    ):
+        if (queue, number) not in known:
             shape = situation.shapes[number]
-            asked = flavors.charge(shape.least, shape.pool, len(whole))
-            bounds = [
-                (amount, most.of(queue, resource))
-                for resource, amount in enumerate(asked)
-                if amount
-            ]
-            beyond = known[queue, number] = not any(g.share_bytes for g in shape.groups) and any(
-                bound is not None and amount > bound for amount, bound in bounds
-            )
-        found[at] = beyond
-    return found
+            asked = flavors.charge(shape.least, shape.pool, width)
+            known[queue, number] = limits.beyond(queue, shape, asked) is not None
+        found.append(known[queue, number])
+    return np.array(found, dtype=np.bool_)
 
 
 class _Nodes:

@@ -21,7 +21,7 @@ class QuotaReasons:
     def __init__(self, situation: snapshots.Snapshot, ledger: quota_ledger.QuotaLedger) -> None:
         self.situation = situation
         self.ledger = ledger
-        self._lendable = lending_limits.LendingLimits(situation, ledger)
+        self._lendable = lending_limits.LendingLimits(situation)
         short = {
             root
             for root in ledger.children[-1]

@@ -208,7 +208,7 @@ def test_the_most_that_a_queue_may_have_is_what_an_idle_cluster_lets_it_start(se
     s.jobs, s.held, s.caps = {}, [], []
     situation = scheduling_cycle.prepared(s.snapshot())
     ledger = quota_ledger.QuotaLedger(situation, pending_groups.columns_of(situation.lines))
-    most = lending_limits.LendingLimits(situation, ledger)
+    most = lending_limits.LendingLimits(situation)
     for row in range(len(s.queue_list)):
         for resource in ledger.resources:
             bound = most.of(row, resource)
@@ -286,7 +286,6 @@ def test_what_memory_of_gpus_comes_to_is_known_once_it_has_one(share_bytes: int)
     snapshot = s.snapshot()
     (shape,) = snapshot.shapes
     group = dataclasses.replace(shape.groups[0], share_bytes=share_bytes)
-    ledger = quota_ledger.QuotaLedger(snapshot, pending_groups.columns_of(snapshot.lines))
-    bound = lending_limits.LendingLimits(snapshot, ledger)
+    bound = lending_limits.LendingLimits(snapshot)
     shape = dataclasses.replace(shape, groups=(group,))
     assert bound.beyond(0, shape, shape.least) == (None if share_bytes else quota_ledger.GPU)

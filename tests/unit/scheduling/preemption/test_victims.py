@@ -38,7 +38,10 @@ def test_columns_say_what_holdings_say() -> None:
             *("ends_at", "preemptible", "leaving", "doubtful", "movable"),
         ):
             assert getattr(running, name).tolist() == [getattr(h, name) for h in situation.holdings]
-        totals = [quota_ledger.total_of(holding.tasks) for holding in situation.holdings]
+        totals = [
+            flavors.total_of(situation, holding.tasks)[: flavors.BASE]
+            for holding in situation.holdings
+        ]
         assert list(map(tuple, running.total.tolist())) == totals
         assert running.tasks.tolist() == [len(h.tasks) for h in situation.holdings]
         spares = [sum(task.spare for task in h.tasks) for h in situation.holdings]
@@ -74,7 +77,7 @@ def expected(situation: Snapshot, queue: int) -> list[tuple[str, int]]:
     found = []
     for holding in may_leave(situation, queue):
         name = f"{holding.job}[{holding.element}]"
-        total = quota_ledger.total_of(holding.tasks)
+        total = flavors.total_of(situation, holding.tasks)
         weight = total[2] / 1000 if total[2] else total[0] / 1000
         cost = round(max(0.0, situation.now - holding.since) * weight, 3)
         spare = sum(task.spare for task in holding.tasks)
