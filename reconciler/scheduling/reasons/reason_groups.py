@@ -3,22 +3,13 @@
 Block reasons by pending group and by job come in at the end of a cycle; texts with keys go out.
 """
 
-from typing import Protocol
-
 import numpy as np
-from numpy.typing import NDArray
 
 from reconciler.model.state import pending_reasons
-from reconciler.scheduling.causes import BlockKind
+from reconciler.scheduling.causes import BlockKind, BlockReason
 from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.queues import eligibility
 from reconciler.scheduling.reasons import reason_explainer
-
-
-class Noted(Protocol):
-    """Block reasons by pending group: ``eligibility.BlockedJobs``."""
-
-    cause_of: NDArray[np.int64]
-    causes: list[reason_explainer.BlockReason]
 
 
 class Reasons:
@@ -31,7 +22,7 @@ class Reasons:
         self.of_job: dict[str, str] = {}
         self._keys: dict[object, str] = {}
 
-    def lines(self, blocked: "Noted", columns: snapshots.PendingColumns) -> None:
+    def lines(self, blocked: eligibility.BlockedJobs, columns: snapshots.PendingColumns) -> None:
         """Return the reason key of each pending group, empty if it was not blocked as a whole.
 
         Groups of preemptible work share a key over all queues, because their reasons do not depend
@@ -53,26 +44,22 @@ class Reasons:
         keys[rows] = np.array(found, dtype=object)[place] if found else ""
         self.of_line = keys.tolist()
 
-    def job(
-        self, line: int, claim: snapshots.PendingJob, cause: reason_explainer.BlockReason
-    ) -> None:
+    def job(self, line: int, claim: snapshots.PendingJob, cause: BlockReason) -> None:
         """Return the reason key of a job with a cause of its own."""
         self.of_job[claim.job] = self._key(self.explainer.situation.lines[line], cause, own=True)
 
     def judged(self, line: snapshots.PendingGroup) -> None:
         """Decide for jobs of a group that do not start in this cycle if they ever could."""
-        never = reason_explainer.BlockReason(BlockKind.NEVER, queue=line.queue)
+        never = BlockReason(BlockKind.NEVER, queue=line.queue)
         ever = not pending_reasons.never_starts(self.explainer.reasons_for(line, never))
         for claim in line.claims:
-            cause = reason_explainer.BlockReason(
-                BlockKind.ARRAY, subject=claim.job, held_back=claim.held_back
-            )
+            cause = BlockReason(BlockKind.ARRAY, subject=claim.job, held_back=claim.held_back)
             self.of_job[claim.job] = self._key(line, cause if ever else never)
 
     def _key(
         self,
         line: snapshots.PendingGroup,
-        cause: reason_explainer.BlockReason,
+        cause: BlockReason,
         *,
         own: bool = False,
     ) -> str:
