@@ -3,8 +3,8 @@
 For estimates. A claim and what nodes have come in; the moment goes out at which what comes free by
 itself and what others must give up by then is as much as it asks for: work beyond its queue's
 share may have to leave once its minimum run time is over, and where it has a time limit no sooner
-than the claim is overdue, unless that is owed (``eviction``). As in other estimates nodes are taken
-as one amount, so that gaps between them are left out.
+than the claim is overdue, unless a guarantee covers the claim. As in other estimates nodes are one
+amount, so that gaps between them are left out.
 """
 
 import functools

@@ -6,8 +6,8 @@ measure, and at the moment of the reservation at the latest. For claims behind t
 where a claim wants no GPU) of the nodes that a claim may use are taken as one amount (``areas``):
 running work gives them back when it ends, and claims take them in turn and give them back after
 their own time: always one of the queue that has least of its share by then, in a queue by priority
-and arrival (``pouring``), with what windows, limits and lenders leave, and sooner where a queue may
-take something back by then (``takebacks``). That leaves out gaps between nodes, and that who is
+and arrival (``fluid``), with what windows, limits and lenders leave, and sooner where a queue may
+take something back by then (``reclaim_times``). That leaves out gaps between nodes, and that who is
 evicted waits again, so it is an estimate; what nothing bounds gets none, as what only nodes could
 hold that take no work now, and what has to be near to work of which none runs.
 """

@@ -1,6 +1,6 @@
 """The queues as the scheduler reads them: the tree with its amounts, in the cluster and by pool.
 
-``core`` makes the columns of the structure and of what runs; ``bypool`` puts those of pools beside
+``core`` makes the columns of the structure and of what runs; ``flavors`` puts those of pools beside
 those of the cluster for a cycle, and from then on nobody tells them apart.
 """
 

@@ -302,8 +302,7 @@ class PendingGroup(msgspec.Struct, frozen=True):
         others: indexes of the same shape in other pools, in the order in which they are tried
             after ``shape``.
         ages: ``PendingJob.order`` and ``PendingJob.submitted_at`` of each claim, as records of
-        ``AGE``;
-            worked out of ``claims``, whatever is said.
+            ``AGE``; worked out of ``claims``, whatever is said.
     """
 
     queue: int
@@ -324,7 +323,7 @@ class PendingGroup(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class PendingColumns:
-    """Lines as columns, one entry for each; the same as ``lines.columns_of`` makes of them.
+    """Lines as columns, one entry for each, as ``pending_groups.columns_of`` makes them.
 
     Attributes:
         queue, shape, priority, preemptible: as of the line.
@@ -424,7 +423,7 @@ class SchedulingPolicy:
             goes first: by ``PendingJob.order``, or the one that lets most of them fit
             (``backlog``).
         overdue: a claim that has waited so many times as long as it runs at the most goes before
-            others of its queue and priority (``order.WAIT_MAX_S`` bounds the wait); 0: never.
+            others of its queue and priority (``job_order.WAIT_MAX_S`` bounds the wait); 0: never.
     """
 
     backfill: Literal["none", "easy", "conservative"] = "easy"
@@ -447,7 +446,7 @@ class Snapshot:
         now: the moment.
         profiles: names of MIG profiles in use, such as ``1g.10gb``.
         levels: names of topology levels, the widest first.
-        turns: claims that have another's turn since theirs was used (``turns``).
+        turns: claims that have another's turn since theirs was used.
         presence: (s, n) tasks on each node that each label selector of affinities matches.
         mix: what arrives here; empty: placement packs.
         turn: grows by one each cycle; rotates the choice among equal nodes.

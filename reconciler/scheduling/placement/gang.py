@@ -31,7 +31,7 @@ DOMAINS_MAX = 32
 class GangPart(NamedTuple):
     """``tasks`` tasks of a group, from index ``first`` on, go to one node.
 
-    ``values``: what is free on the devices to take, where it matters (``devices.Option``).
+    ``values``: what is free on the devices to take, where it matters (``device_choice.Option``).
     """
 
     group: int
@@ -52,7 +52,7 @@ class GangPlacement(NamedTuple):
 
 
 class GangPlanner:
-    """Plans on one inventory; it leaves the inventory as it was.
+    """A planner on one inventory; it leaves the inventory as it was.
 
     Attributes:
         cut: whether the last answer "no room" is a guess, because the search had to stop.

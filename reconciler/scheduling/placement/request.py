@@ -1,6 +1,6 @@
 """One request for room: a whole element's minimum, or one more task of an element that runs.
 
-The cycle makes an ``PlacementRequest`` of the next claim of a line; a room answers it with
+The cycle makes a ``PlacementRequest`` of the next claim of a line; a room answers it with
 placements or nothing. Everything that looks for room, now or after evictions, asks in this form.
 """
 
