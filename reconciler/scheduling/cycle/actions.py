@@ -2,128 +2,34 @@
 
 An ask comes in; it starts where there is room, or room that comes free is promised to it, or others
 are moved or evicted for it, or it gets a reservation in time. What was done is charged in the
-ledger and the rooms at once and noted for the result. Whose turn it is, is told by ``schedule``.
+ledger and the rooms at once and noted for the result. ``SchedulingCycle`` decides whose turn it is.
 """
 
-import functools
-
 import msgspec
-import numpy as np
 
-from reconciler.scheduling.backfill import limit_holds, reservation_calendar
+from reconciler.scheduling.backfill import reservation_calendar
 from reconciler.scheduling.causes import BlockKind
-from reconciler.scheduling.cycle import refills
+from reconciler.scheduling.cycle import cycle_state, relocation
 from reconciler.scheduling.decisions import Action, EvictionDecision, Placement, TaskPlacement
-from reconciler.scheduling.inputs import flavors, pending_groups, snapshots
-from reconciler.scheduling.placement import partial_gangs, request
+from reconciler.scheduling.inputs import flavors, snapshots
+from reconciler.scheduling.placement import request
 from reconciler.scheduling.placement.capacity import Capacity, GangPlacement
 from reconciler.scheduling.preemption import (
     consolidation,
     displacement,
-    min_runtime,
-    preemptor,
-    relocation,
 )
-from reconciler.scheduling.queues import eligibility, job_order
-from reconciler.scheduling.quota import lending_limits, quota_ledger
 from reconciler.scheduling.reasons import reason_explainer, reason_text
 
 
-class Actions:
-    """The rooms and accounts of a cycle, and what was done in them.
-
-    Attributes:
-        now, later, first: room now, once all that leaves has left, and when the cycle began.
-        placements, evictions, promised: what was decided.
-        begun: of each queue what starts and could be evicted as soon as it runs.
-        gone: job and element of what leaves as a whole by that.
-        causes: why single claims wait: by job, and whether it is for missing tasks.
-        returning: of each queue what leaves to start anew.
-        takers: who got room and on which nodes. stopping: who stops for whom.
-        reserved_in: queues that had their try at a reservation, and how many.
-        queues: the claims of each queue in their order.
-    """
-
-    queues: list[job_order.JobQueue]
+class Actions(cycle_state.CycleState):
+    """What may be done for a claim, and is noted in the state of the cycle."""
 
     def __init__(self, situation: snapshots.Snapshot) -> None:
-        self.situation = situation
-        columns = situation.line_columns
-        self.columns = pending_groups.columns_of(situation.lines) if columns is None else columns
-        self.ledger = quota_ledger.QuotaLedger(situation, self.columns)
-        self.now = Capacity(situation)
-        self.first = self.now.copy()
-        leaving = np.flatnonzero(situation.running.leaving).tolist()
-        self.leaving = [situation.holdings[row] for row in leaving]
-        self.later = self.now
-        self.returning = refills.returning(self.leaving)
-        if self.leaving:
-            self.later = self.now.copy()
-            partial_gangs.leave(self.later, situation)
-        width = self.ledger.width
-        self.least = [flavors.charge(s.least, s.pool, width) for s in situation.shapes]
+        super().__init__(situation)
         self.grows = [
             any(group.count > group.least for group in shape.groups) for shape in situation.shapes
         ]
-        self.lendable = lending_limits.LendingLimits(situation)
-        self.accruing = limit_holds.LimitHolds(situation, self.ledger)
-        self.calendar = reservation_calendar.ReservationCalendar(situation, self.now, self.later)
-        self.prospects = eligibility.Eligibility(situation, self.ledger)
-        self.evictor = preemptor.Preemption(
-            situation, self.ledger, self.later, self.prospects, self.calendar
-        )
-        self.mover = consolidation.Consolidation(situation, self.later)
-        self.calendar.protected = min_runtime.MinRuntimeReservations(
-            situation, self.evictor, self.mover, self.calendar
-        )
-        self.placements: list[Placement] = []
-        self.evictions: list[EvictionDecision] = []
-        self.begun: dict[int, list[displacement.ReplaceableAllocation]] = {}
-        self.promised: dict[str, int] = {}
-        self.gone: set[tuple[str, int]] = set()
-        self.causes: dict[tuple[str, bool], reason_explainer.BlockReason] = {}
-        self.reserved_in: dict[int, int] = {}
-        self.takers: list[tuple[str, tuple[int, ...]]] = []
-        self.stopping: dict[str, list[str]] = {}
         self._whys: dict[tuple[int, int, int, bool], str] = {}
-
-    def tries(self, ask: request.PlacementRequest) -> tuple[request.PlacementRequest, ...]:
-        """The same in each pool that it may go to, in the order in which they are tried."""
-        if not ask.line.others:
-            return (ask,)
-        return (ask, *[self._instead(ask, shape) for shape in ask.line.others])
-
-    def _instead(self, ask: request.PlacementRequest, shape: int) -> request.PlacementRequest:
-        cpu, memory, gpu, *_ = ask.amounts
-        pool = self.situation.shapes[shape].pool
-        amounts = flavors.charge((cpu, memory, gpu), pool, self.ledger.width)
-        return msgspec.structs.replace(ask, shape=shape, amounts=amounts)
-
-    def gate(
-        self, ask: request.PlacementRequest, *, settled: bool = False
-    ) -> reason_explainer.BlockReason | None:
-        """A limit, a lender, or for firm work a guarantee, that forbids the start."""
-        excess = self.ledger.over_limit(ask.queue, ask.amounts, settled=settled)
-        if excess is not None:
-            return reason_explainer.BlockReason(BlockKind.LIMIT, excess)
-        if ask.firm:
-            excess = self.ledger.over_guarantee(ask.queue, ask.amounts)
-            if excess is not None:
-                return reason_explainer.BlockReason(BlockKind.QUOTA, excess)
-        if self.ledger.lends:
-            excess = self._never_lent(ask) or self.ledger.over_lending(ask.queue, ask.amounts)
-            if excess is not None:
-                return reason_explainer.BlockReason(BlockKind.LENDING, excess)
-        return None
-
-    def _never_lent(self, ask: request.PlacementRequest) -> quota_ledger.QuotaExcess | None:
-        """What others never lend, also where they use all that is theirs for the moment."""
-        shape = self.situation.shapes[ask.shape]
-        resource = None if ask.missing else self.lendable.beyond(ask.queue, shape, ask.amounts)
-        if resource is None:
-            return None
-        most, used = self.lendable.of(ask.queue, resource), self.ledger.used(ask.queue, resource)
-        return quota_ledger.QuotaExcess(ask.queue, resource, most, used, ask.amounts[resource])
 
     def start(self, ask: request.PlacementRequest, action: Action) -> bool:
         """Start one element, or grow it by a task, if there is room now."""
@@ -187,39 +93,21 @@ class Actions:
             self.evictor.grew(row)
             self.mover.moved.add(row)
 
-    @functools.cached_property
-    def rows(self) -> dict[tuple[str, int], int]:
-        """Rows of what elements have, by job and element."""
-        return {(h.job, h.element): row for row, h in enumerate(self.situation.holdings)}
-
     def _began(
         self,
         ask: request.PlacementRequest,
         tasks: tuple[TaskPlacement, ...],
         charged: snapshots.Charge,
     ) -> None:
-        """Note what could be evicted as soon as it runs."""
-        if not ask.firm and not ask.missing:
-            line = ask.line
-            if ask.shape != line.shape:
-                line = msgspec.structs.replace(line, shape=ask.shape)
-            self.may_leave_again(line, charged, tasks)
-
-    def may_leave_again(
-        self,
-        line: snapshots.PendingGroup,
-        charged: snapshots.Charge,
-        tasks: tuple[TaskPlacement, ...],
-    ) -> None:
-        """Note tasks of an element of a group that could be evicted as soon as they run."""
-        if not line.preemptible or self.situation.queues.min_runtime_s[line.queue] > 0:
+        """Note an element that could be evicted as soon as it runs."""
+        if ask.firm or ask.missing or self.situation.queues.min_runtime_s[ask.queue] > 0:
             return
-        shape = self.situation.shapes[line.shape]
-        ends_at = self.situation.now + line.duration_s
+        shape = self.situation.shapes[ask.shape]
+        ends_at = self.situation.now + ask.line.duration_s
         one = displacement.ReplaceableAllocation(
-            line.priority, charged, ends_at, tasks, shape.exclusive, shape.matches, partly=False
+            ask.line.priority, charged, ends_at, tasks, shape.exclusive, shape.matches, partly=False
         )
-        self.begun.setdefault(line.queue, []).append(one)
+        self.begun.setdefault(ask.queue, []).append(one)
 
     def _charge(
         self, ask: request.PlacementRequest, tasks: tuple[TaskPlacement, ...]
@@ -279,11 +167,6 @@ class Actions:
         self.causes[ask.job, bool(ask.missing)] = reason_explainer.BlockReason(
             BlockKind.EVICTIONS, subject=ask.job, stopping=stopping
         )
-
-    def clamp(self, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None) -> None:
-        """What was promised of what is free now can't be taken by others."""
-        self.now.clamp(self.later, {task.node for task in tasks})
-        self.calendar.promised(tasks, beside_s=beside_s)
 
     def make_room(self, ask: request.PlacementRequest) -> bool:
         """Move others, or evict them, so that an ask can start once they have left."""

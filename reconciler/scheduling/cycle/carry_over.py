@@ -5,61 +5,16 @@ that had room reserved in time. ``Claim.promised``, leaving holdings and ``Snaps
 placements, promises and reservations are made in the cycle.
 """
 
-from typing import Protocol
-
 import numpy as np
 
 from reconciler.scheduling.backfill import reservation_calendar
-from reconciler.scheduling.cycle import churn_guard
-from reconciler.scheduling.decisions import Action, TaskPlacement
+from reconciler.scheduling.cycle import actions, churn_guard
 from reconciler.scheduling.inputs import flavors, snapshots
 from reconciler.scheduling.placement import request
-from reconciler.scheduling.placement.capacity import Capacity
-from reconciler.scheduling.queues import eligibility, job_order
-from reconciler.scheduling.quota import quota_ledger
-from reconciler.scheduling.reasons import reason_explainer
+from reconciler.scheduling.queues import job_order
 
 
-class Beginning(Protocol):
-    """What is used of a cycle before its turns."""
-
-    situation: snapshots.Snapshot
-    ledger: quota_ledger.QuotaLedger
-    now: Capacity
-    later: Capacity
-    leaving: list[snapshots.Allocation]
-    blocked: eligibility.BlockedJobs
-    columns: snapshots.PendingColumns
-    queues: list[job_order.JobQueue]
-    least: list[snapshots.Charge]
-    calendar: reservation_calendar.ReservationCalendar
-    promised: dict[str, int]
-    stopping: dict[str, list[str]]
-    takers: list[tuple[str, tuple[int, ...]]]
-    preceding: churn_guard.ChurnGuard
-
-    def ask_of(self, progress: job_order.PendingJobProgress) -> request.PlacementRequest:
-        """What a claim asks for next."""
-
-    def tries(self, ask: request.PlacementRequest) -> tuple[request.PlacementRequest, ...]:
-        """The same in each pool that it may go to, in order."""
-
-    def gate(
-        self, ask: request.PlacementRequest, *, settled: bool = False
-    ) -> reason_explainer.BlockReason | None:
-        """What forbids a start."""
-
-    def start(self, ask: request.PlacementRequest, action: Action) -> bool:
-        """Start it where there is room."""
-
-    def promise(self, ask: request.PlacementRequest, *, always: bool = False) -> bool:
-        """Keep room that is coming free."""
-
-    def clamp(self, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None) -> None:
-        """Take what was promised from others."""
-
-
-def promises(cycle: Beginning) -> None:
+def promises(cycle: actions.Actions, guard: churn_guard.ChurnGuard) -> None:
     """Claims that others were evicted for get their room before anyone else."""
     leaving: dict[str, list[snapshots.Allocation]] = {}
     moving = []
@@ -84,7 +39,7 @@ def promises(cycle: Beginning) -> None:
         cycle.stopping[claim.job] = [f"{h.job}[{h.element}]" for h in own]
         for _ in range(min(claim.promised or len(own), found.left)):
             asks = cycle.tries(cycle.ask_of(found))
-            if any(cycle.gate(ask) is None and _start(cycle, ask) for ask in asks):
+            if any(cycle.gate(ask) is None and _start(cycle, guard, ask) for ask in asks):
                 continue
             if not any(
                 cycle.gate(ask, settled=True) is None and cycle.promise(ask, always=True)
@@ -95,17 +50,19 @@ def promises(cycle: Beginning) -> None:
         _keep_moving(cycle, holding)
 
 
-def _start(cycle: Beginning, ask: request.PlacementRequest) -> bool:
+def _start(
+    cycle: actions.Actions, guard: churn_guard.ChurnGuard, ask: request.PlacementRequest
+) -> bool:
     """Start what was promised room, after whoever would take that back at once.
 
     Since the promise a limit may have come free for who could not start then.
     """
-    while cycle.gate(ask) is None and cycle.preceding.let(ask, had_reservation=False) is not None:
+    while cycle.gate(ask) is None and guard.let(ask, had_reservation=False) is not None:
         pass
     return cycle.gate(ask) is None and cycle.start(ask, "promised")
 
 
-def reservations(cycle: Beginning) -> None:
+def reservations(cycle: actions.Actions) -> None:
     """Who had room reserved keeps that turn against everyone who came since.
 
     First each gets its nodes in time, then what is better for it as long as no other is delayed.
@@ -142,7 +99,7 @@ def reservations(cycle: Beginning) -> None:
 
 
 def _where(
-    cycle: Beginning, ask: request.PlacementRequest, kept: snapshots.CarriedReservation
+    cycle: actions.Actions, ask: request.PlacementRequest, kept: snapshots.CarriedReservation
 ) -> request.PlacementRequest:
     """An ask in the pool in which it had room reserved."""
     asks, shapes = cycle.tries(ask), cycle.situation.shapes
@@ -156,7 +113,7 @@ def _where(
 
 
 def _promise_rank(
-    cycle: Beginning, line: snapshots.PendingGroup, claim: snapshots.PendingJob
+    cycle: actions.Actions, line: snapshots.PendingGroup, claim: snapshots.PendingJob
 ) -> tuple[tuple[bool, bool, int], tuple[bool, int, int], str]:
     """In the order in which it was promised, so that each finds the room planned for it.
 
@@ -168,7 +125,7 @@ def _promise_rank(
     return (kept, (not covered, -line.priority, claim.order), claim.job)
 
 
-def _keep_moving(cycle: Beginning, holding: snapshots.Allocation) -> None:
+def _keep_moving(cycle: actions.Actions, holding: snapshots.Allocation) -> None:
     """Work that leaves only to start elsewhere keeps its place there."""
     plan = cycle.later.plan(holding.shape)
     if plan is not None:

@@ -7,43 +7,20 @@ An ask that is about to start comes in; who is to start before it goes out.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
-from reconciler.scheduling.backfill import limit_holds, reservation_calendar
-from reconciler.scheduling.cycle import owed_claims
+from reconciler.scheduling.cycle import actions, owed_claims
 from reconciler.scheduling.decisions import Action
 from reconciler.scheduling.placement import request
 from reconciler.scheduling.preemption import displacement
-from reconciler.scheduling.reasons import reason_explainer
 
 #: Asks in a row for which it is looked in vain who goes before them, in one cycle.
 LOOKS_MAX = 8
 
 
-class ChurnGuardContext(owed_claims.OwedClaimsContext, Protocol):
-    """The parts of a cycle that the guard reads."""
-
-    accruing: limit_holds.LimitHolds
-    calendar: reservation_calendar.ReservationCalendar
-    kept_out: list[tuple[request.PlacementRequest, int]]
-    begun: dict[int, list[displacement.ReplaceableAllocation]]
-
-    def gate(
-        self, ask: request.PlacementRequest, *, settled: bool = False
-    ) -> reason_explainer.BlockReason | None:
-        """What forbids a start."""
-
-    def outranks(self, ask: request.PlacementRequest) -> bool:
-        """Whether reservations give way to it, which then are gone."""
-
-    def start(self, ask: request.PlacementRequest, action: Action) -> bool:
-        """Start it where there is room."""
-
-
 class ChurnGuard:
     """The looks of one cycle."""
 
-    def __init__(self, turns: ChurnGuardContext) -> None:
+    def __init__(self, turns: actions.Actions) -> None:
         self.turns = turns
         self._looks = LOOKS_MAX
         self._owed = owed_claims.OwedClaims(turns)

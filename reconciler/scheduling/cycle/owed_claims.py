@@ -8,40 +8,17 @@ no less.
 
 import functools
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling.cycle import skipped_attempts
+from reconciler.scheduling.cycle import cycle_state
 from reconciler.scheduling.inputs import row_groups, snapshots
 from reconciler.scheduling.placement import request
-from reconciler.scheduling.placement.capacity import Capacity
-from reconciler.scheduling.preemption import preemptor
-from reconciler.scheduling.queues import eligibility, job_order
-from reconciler.scheduling.quota import quota_ledger
+from reconciler.scheduling.queues import job_order
 
 #: So many claims that have room are asked about in one search.
 ASKED_MAX = 512
-
-
-class OwedClaimsContext(Protocol):
-    """The parts of a cycle that the search reads."""
-
-    situation: snapshots.Snapshot
-    ledger: quota_ledger.QuotaLedger
-    columns: snapshots.PendingColumns
-    now: Capacity
-    prospects: eligibility.Eligibility
-    evictor: preemptor.Preemption
-    queues: list[job_order.JobQueue]
-    passing: skipped_attempts.UnschedulableCache
-
-    def tries(self, ask: request.PlacementRequest) -> tuple[request.PlacementRequest, ...]:
-        """Return an ask once for each pool that it may go to."""
-
-    def ask_of(self, progress: job_order.PendingJobProgress) -> request.PlacementRequest:
-        """Return what a claim asks for next."""
 
 
 class OwedClaims:
@@ -51,11 +28,11 @@ class OwedClaims:
         looked: whether the last search came upon any.
     """
 
-    def __init__(self, turns: OwedClaimsContext) -> None:
+    def __init__(self, turns: cycle_state.CycleState) -> None:
         self.turns = turns
         self.looked = False
         #: (n, k) the shapes that each line is tried as, one a pool.
-        self._ways = turns.passing.ways
+        self._ways = turns.ways
         self._pool_of = np.array([shape.pool for shape in turns.situation.shapes], dtype=np.int64)
         #: By queue the lines with such claims, in order. A line that has left does not come back in
         #: this cycle, even if its queue loses something.
@@ -154,7 +131,7 @@ class _Search:
 
     def __init__(
         self,
-        turns: OwedClaimsContext,
+        turns: cycle_state.CycleState,
         pool_of: NDArray[np.int64],
         ask: request.PlacementRequest,
     ) -> None:

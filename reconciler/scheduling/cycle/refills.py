@@ -8,37 +8,12 @@ other tasks have left: what it starts on then is kept for it.
 """
 
 from collections.abc import Iterable
-from typing import Protocol
 
-from reconciler.scheduling.backfill import node_reservation, reservation_calendar
-from reconciler.scheduling.decisions import TaskPlacement
+from reconciler.scheduling.backfill import node_reservation
+from reconciler.scheduling.cycle import cycle_state
 from reconciler.scheduling.inputs import flavors, snapshots
 from reconciler.scheduling.placement import request
-from reconciler.scheduling.placement.capacity import Capacity
 from reconciler.scheduling.queues import job_order
-from reconciler.scheduling.quota import quota_ledger
-
-
-class RefillContext(Protocol):
-    """What is used of a cycle.
-
-    ``returning``: of each queue what leaves to start anew, in the order in which it waits then.
-    """
-
-    situation: snapshots.Snapshot
-    ledger: quota_ledger.QuotaLedger
-    later: Capacity
-    calendar: reservation_calendar.ReservationCalendar
-    promised: dict[str, int]
-    takers: list[tuple[str, tuple[int, ...]]]
-    returning: dict[int, list[snapshots.Allocation]]
-
-    def clamp(self, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None) -> None:
-        """Take what was promised from others."""
-
-    @property
-    def rows(self) -> dict[tuple[str, int], int]:
-        """Rows of what elements have, by job and element."""
 
 
 def returning(leaving: Iterable[snapshots.Allocation]) -> dict[int, list[snapshots.Allocation]]:
@@ -50,9 +25,15 @@ def returning(leaving: Iterable[snapshots.Allocation]) -> dict[int, list[snapsho
     return found
 
 
-def come_back(cycle: RefillContext, ask: request.PlacementRequest) -> None:
-    """Keep the room of gangs that start anew and go before an ask of their queue."""
-    waiting = cycle.returning.get(ask.queue, [])
+def come_back(
+    cycle: cycle_state.CycleState,
+    waiting: list[snapshots.Allocation],
+    ask: request.PlacementRequest,
+) -> None:
+    """Keep the room of gangs that start anew and go before an ask of their queue.
+
+    ``waiting``: those of its queue that still wait, the next first; without these afterwards.
+    """
     place = (-ask.line.priority, ask.progress.claim.order)
     grows = job_order.grows(ask.progress.claim)
     while waiting and (grows or _place(waiting[0]) < place):
@@ -63,7 +44,7 @@ def _place(holding: snapshots.Allocation) -> tuple[int, int]:
     return -holding.priority, holding.order
 
 
-def _keep_all(cycle: RefillContext, holding: snapshots.Allocation) -> None:
+def _keep_all(cycle: cycle_state.CycleState, holding: snapshots.Allocation) -> None:
     """Keep room for all of what starts anew, if there will be any once it has left."""
     shapes = cycle.situation.shapes
     shape, whole_s = shapes[holding.shape], holding.ends_at - holding.began
@@ -83,7 +64,7 @@ def _keep_all(cycle: RefillContext, holding: snapshots.Allocation) -> None:
 
 
 def behind(
-    cycle: RefillContext, ask: request.PlacementRequest
+    cycle: cycle_state.CycleState, ask: request.PlacementRequest
 ) -> list[node_reservation.NodeReservation]:
     """Reservations in its queue of what does not go before an ask that refills a gang."""
     return [
@@ -93,7 +74,7 @@ def behind(
     ]
 
 
-def keep_room(cycle: RefillContext, ask: request.PlacementRequest) -> None:
+def keep_room(cycle: cycle_state.CycleState, ask: request.PlacementRequest) -> None:
     """Keep what there is of the room that a gang lacks from all that have their turn after it.
 
     It delays no reservation for longer than the gang's grace.

@@ -2,46 +2,24 @@
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 from reconciler.model.state.scheduler_state import Turn
-from reconciler.scheduling.backfill import reservation_calendar, windows
+from reconciler.scheduling.backfill import windows
 from reconciler.scheduling.causes import BlockKind
+from reconciler.scheduling.cycle import cycle_state
 from reconciler.scheduling.decisions import (
     Decisions,
-    EvictionDecision,
-    Placement,
     PoolShare,
     QueueShare,
 )
 from reconciler.scheduling.estimates import start_estimates
-from reconciler.scheduling.inputs import flavors, snapshots
+from reconciler.scheduling.inputs import flavors
 from reconciler.scheduling.inputs.snapshots import CarriedReservation, Vector
-from reconciler.scheduling.preemption import preemptor
-from reconciler.scheduling.queues import deadlines, eligibility, job_order
 from reconciler.scheduling.quota import quota_ledger
 from reconciler.scheduling.reasons import reason_explainer, reason_groups
 
 
-class Finished(Protocol):
-    """What is read of a cycle that has gone through all claims."""
-
-    situation: snapshots.Snapshot
-    ledger: quota_ledger.QuotaLedger
-    calendar: reservation_calendar.ReservationCalendar
-    evictor: preemptor.Preemption
-    queues: list[job_order.JobQueue]
-    dealt: deadlines.DeadlineOrder
-    placements: list[Placement]
-    evictions: list[EvictionDecision]
-    promised: dict[str, int]
-    causes: dict[tuple[str, bool], reason_explainer.BlockReason]
-    blocked: eligibility.BlockedJobs
-    columns: snapshots.PendingColumns
-    explainer: reason_explainer.ReasonExplainer
-
-
-def decisions(cycle: Finished) -> Decisions:
+def decisions(cycle: cycle_state.CycleState) -> Decisions:
     """The result of a cycle."""
     reasons = _reasons(cycle)
     return Decisions(
@@ -81,7 +59,7 @@ def decisions(cycle: Finished) -> Decisions:
     )
 
 
-def _turns(cycle: Finished) -> tuple[Turn, ...]:
+def _turns(cycle: cycle_state.CycleState) -> tuple[Turn, ...]:
     """Who has another's turn from now on."""
     holders = {r.ask.job for r in cycle.calendar.reservations if r.ask.progress.left > 0}
     return cycle.dealt.remembered(cycle.queues, holders)
@@ -109,7 +87,7 @@ def _cut(ledger: quota_ledger.QuotaLedger, queue: int, pool: int) -> tuple[Vecto
     return cut(ledger.fair[queue]), cut(ledger.demand[queue]), cut(ledger.charged[queue])
 
 
-def _reasons(cycle: Finished) -> reason_groups.Reasons:
+def _reasons(cycle: cycle_state.CycleState) -> reason_groups.Reasons:
     """Why lines, and claims that differ from their line, wait."""
     reasons = reason_groups.Reasons(cycle.explainer)
     reasons.lines(cycle.blocked, cycle.columns)

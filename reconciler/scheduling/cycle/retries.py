@@ -3,49 +3,32 @@
 Blocked lines and what became of reservations come in; lines are tried again from their first claim.
 """
 
-from typing import Protocol
-
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling.backfill import node_reservation, reservation_calendar
+from reconciler.scheduling.backfill import node_reservation
 from reconciler.scheduling.causes import BlockKind
-from reconciler.scheduling.cycle import skipped_attempts
+from reconciler.scheduling.cycle import cycle_state, skipped_attempts
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.placement import request
-from reconciler.scheduling.preemption import preemptor
-from reconciler.scheduling.queues import eligibility, job_order
-from reconciler.scheduling.reasons import reason_explainer
 
 
-class RetryContext(Protocol):
-    """What is used of a cycle between its turns."""
-
-    situation: snapshots.Snapshot
-    columns: snapshots.PendingColumns
-    blocked: eligibility.BlockedJobs
-    calendar: reservation_calendar.ReservationCalendar
-    evictor: preemptor.Preemption
-    passing: skipped_attempts.UnschedulableCache
-    queues: list[job_order.JobQueue]
-    causes: dict[tuple[str, bool], reason_explainer.BlockReason]
-    #: Who would delay a reservation, and how many had been dropped by then.
-    kept_out: list[tuple[request.PlacementRequest, int]]
-
-
-def after_rise(turns: RetryContext, risen: set[int]) -> None:
+def after_rise(
+    turns: cycle_state.CycleState, passing: skipped_attempts.UnschedulableCache, risen: set[int]
+) -> None:
     """Lines that were blocked before other queues rose above their share may reclaim now."""
     turns.evictor.failures.clear()
     again = turns.blocked.with_kinds(
         frozenset({BlockKind.NO_CAPACITY, BlockKind.HAS_RESERVATION, BlockKind.STRICT})
     )
     again &= ~np.isin(turns.columns.queue, list(risen))
-    turns.passing.forget()
-    _restore(turns, np.flatnonzero(again))
+    passing.forget()
+    _restore(turns, passing, np.flatnonzero(again))
 
 
 def lost(
-    turns: RetryContext,
+    turns: cycle_state.CycleState,
+    passing: skipped_attempts.UnschedulableCache,
     ask: request.PlacementRequest,
     reservations: list[node_reservation.NodeReservation],
 ) -> None:
@@ -58,10 +41,10 @@ def lost(
         for one in reservations
         if one.ask.queue == ask.queue and one.ask.line.priority > ask.line.priority
     }
-    _restore(turns, np.array(sorted(before), dtype=np.intp))
+    _restore(turns, passing, np.array(sorted(before), dtype=np.intp))
 
 
-def kept_out(turns: RetryContext) -> bool:
+def kept_out(turns: cycle_state.CycleState, passing: skipped_attempts.UnschedulableCache) -> bool:
     """Who was kept out by a reservation that has gone since has another turn; whether anyone.
 
     Its holder may have started, or got room elsewhere or at another time, in a later turn. So has
@@ -88,17 +71,21 @@ def kept_out(turns: RetryContext) -> bool:
             del turns.causes[whose]
         if ask.missing:
             turns.queues[ask.queue].again(ask.progress)
-            turns.passing.turned(ask.queue)
+            passing.turned(ask.queue)
     again = np.zeros(len(turns.columns.queue), dtype=np.bool_)
     again[[ask.progress.line for ask in free if not ask.missing]] = True
     # who waits behind the first of a strict queue goes on after it
     behind = np.isin(turns.columns.queue, [ask.queue for ask in free])
     again |= behind & turns.blocked.with_kinds(frozenset({BlockKind.STRICT}))
-    _restore(turns, np.flatnonzero(again))
+    _restore(turns, passing, np.flatnonzero(again))
     return bool(free)
 
 
-def _restore(turns: RetryContext, indexes: NDArray[np.intp]) -> None:
+def _restore(
+    turns: cycle_state.CycleState,
+    passing: skipped_attempts.UnschedulableCache,
+    indexes: NDArray[np.intp],
+) -> None:
     """Lines are tried again from their first claim, those of strict queues with their first."""
     indexes = indexes[~_stay_behind(turns, indexes)]
     turns.blocked.restore(indexes)
@@ -107,10 +94,10 @@ def _restore(turns: RetryContext, indexes: NDArray[np.intp]) -> None:
         members.setdefault(queue, []).append(index)
     for queue, retried in members.items():
         turns.queues[queue].restore(retried)
-        turns.passing.turned(queue)
+        passing.turned(queue)
 
 
-def _stay_behind(turns: RetryContext, indexes: NDArray[np.intp]) -> snapshots.Mask:
+def _stay_behind(turns: cycle_state.CycleState, indexes: NDArray[np.intp]) -> snapshots.Mask:
     """(n,) whether a line is of a strict queue whose first has no other turn: nobody passes it."""
     queue = turns.columns.queue
     if not turns.situation.queues.strict.any():

@@ -1,10 +1,11 @@
 """One scheduling decision: a snapshot comes in, what starts, what leaves and why go out.
 
 The cycle first keeps room for claims that others were evicted for already, then goes from claim to
-claim in the order of ``order``. Each is tried in the ways that disturb least first: it starts where
-there is room, waits for room that is coming free, moves others together, reclaims, preempts; what
-remains is blocked with a cause, and may get a reservation past which others start only if they do
-not delay it. It never looks at a clock, and the order of what comes in does not matter.
+claim in the order of ``QueueTree`` and ``JobQueue``. Each is tried in the ways that disturb least
+first: it starts where there is room, waits for room that is coming free, moves others together,
+reclaims, preempts; what remains is blocked with a cause, and may get a reservation past which
+others start only if they do not delay it. It never looks at a clock, and the order of what comes in
+does not matter.
 """
 
 import dataclasses
@@ -31,10 +32,6 @@ from reconciler.scheduling.inputs import flavors, pending_groups, snapshots
 from reconciler.scheduling.placement import partial_gangs, request
 from reconciler.scheduling.queues import (
     arrival_batches,
-    deadlines,
-    eligibility,
-    job_order,
-    queue_order,
 )
 from reconciler.scheduling.quota import quota_ledger
 from reconciler.scheduling.reasons import reason_explainer
@@ -86,43 +83,28 @@ class SchedulingCycle(actions.Actions):
         super().__init__(situation)
         self.one_by_one = one_by_one
         self.rest_after = rest_after
-        self.tree = queue_order.QueueTree(situation, self.ledger)
-        self.backlog = arrival_batches.gather(situation, self.columns)
-        self.blocked = eligibility.BlockedJobs(len(situation.lines))
-        ranks = self.backlog.ranks
-        self.dealt = deadlines.DeadlineOrder(situation, self.columns, ranks)
-        self.queues = job_order.lines_of(
-            situation, self.columns, self.blocked.flags, ranks, self.dealt.places
-        )
         waiting = self.backlog.elements if situation.mix else 0
         #: After so many starts what is ahead is looked at, and again after as many.
         self.look_every = max(arrival_batches.LOOK_EVERY, -(-waiting // arrival_batches.LOOKS_MAX))
         self.look_at = 0 if waiting >= arrival_batches.AHEAD_MIN else sys.maxsize
-        self.explainer = reason_explainer.ReasonExplainer(
-            situation, self.ledger, self.now, self.takers, self.first
-        )
+        self.returning = refills.returning(self.leaving)
         self.passing = skipped_attempts.UnschedulableCache(self)
         self.preceding = churn_guard.ChurnGuard(self)
         self.asks: list[request.PlacementRequest | None] = [None] * len(self.queues)
-        #: Who would delay a reservation, and how many had been dropped by then.
-        self.kept_out: list[tuple[request.PlacementRequest, int]] = []
-        self._turns_max: int | None = None
-        #: Numbers of the causes of lines that have no room in any of their pools, by these.
-        self._no_room: dict[tuple[int, tuple[int, ...], bool], int] = {}
 
     def run(self) -> Decisions:
         """Go through all claims once."""
         self.suspend()
-        carry_over.promises(self)
+        carry_over.promises(self, self.preceding)
         carry_over.reservations(self)
         over = self._over()
         self._turns()
         risen = self._over() - over
         if risen and self.situation.policy.reclaim and self.prospects.evictable.any():
-            retries.after_rise(self, risen)
+            retries.after_rise(self, self.passing, risen)
             self._turns()
         for _ in range(LOOKS_MAX):
-            if not retries.kept_out(self):
+            if not retries.kept_out(self, self.passing):
                 break
             self._turns()
         self.evictions += partial_gangs.broken_up(self.situation, self.placements, self.promised)
@@ -140,7 +122,7 @@ class SchedulingCycle(actions.Actions):
         for queue in range(len(self.queues)):
             self._put(queue)
         idle, rest_after = 0, self.rest_after
-        for _ in range(self._turns_at_most()):
+        for _ in range(self._turns_max):
             first = self.tree.first()
             if first is None:
                 break
@@ -163,18 +145,17 @@ class SchedulingCycle(actions.Actions):
         if mix:
             self.now.expect(mix)
 
-    def _turns_at_most(self) -> int:
+    @functools.cached_property
+    def _turns_max(self) -> int:
         """Far more turns than there can be."""
-        if self._turns_max is None:
-            columns, shapes = self.columns, self.situation.shapes
-            each = np.array([1 + sum(g.count - g.least for g in s.groups) for s in shapes])
-            found = columns.claims.sum()
-            if len(shapes):
-                found += (columns.elements * each[columns.shape]).sum()
-            special = [self.situation.lines[i] for i in np.flatnonzero(columns.special).tolist()]
-            most = [each[line.shape] + len(c.missing) for line in special for c in line.claims]
-            self._turns_max = 4 * int(found + sum(most)) + 16
-        return self._turns_max
+        columns, shapes = self.columns, self.situation.shapes
+        each = np.array([1 + sum(g.count - g.least for g in s.groups) for s in shapes])
+        found = columns.claims.sum()
+        if len(shapes):
+            found += (columns.elements * each[columns.shape]).sum()
+        special = [self.situation.lines[i] for i in np.flatnonzero(columns.special).tolist()]
+        most = [each[line.shape] + len(c.missing) for line in special for c in line.claims]
+        return 4 * int(found + sum(most)) + 16
 
     # Before the turns
 
@@ -237,37 +218,6 @@ class SchedulingCycle(actions.Actions):
         """(s,) plain shapes for which there was room when the cycle began."""
         return self.first.plain()
 
-    def ask_of(self, progress: job_order.PendingJobProgress) -> request.PlacementRequest:
-        claim = progress.claim
-        line = self.situation.lines[progress.line]
-        if not claim.missing:
-            return request.PlacementRequest(progress, line, line.shape, self.least[line.shape])
-        shape = self.situation.shapes[line.shape]
-        holding = self._holding_of(claim.job, claim.elements[0])
-        present: request.Present = holding.tasks if holding else ()
-        present += tuple(
-            task
-            for placement in self.placements
-            if placement.job == claim.job and placement.element == claim.elements[0]
-            for task in placement.tasks
-        )
-        missing = partial_gangs.missing_now(shape, present, claim.missing)
-        needed = partial_gangs.lacking(shape, present, missing)
-        chosen = needed or partial_gangs.next_up(shape, present, missing)
-        cpu = memory = gpu = 0
-        for group, _ in chosen:
-            amounts = shape.groups[group].amounts
-            cpu, memory, gpu = cpu + amounts[0], memory + amounts[1], gpu + amounts[2]
-        charged = flavors.charge((cpu, memory, gpu), shape.pool, self.ledger.width)
-        return request.PlacementRequest(
-            progress, line, line.shape, charged, chosen, present, needed=bool(needed)
-        )
-
-    def _holding_of(self, job: str, element: int) -> snapshots.Allocation | None:
-        """What an element has now."""
-        row = self.rows.get((job, element))
-        return None if row is None else self.situation.holdings[row]
-
     def _turn(self, queue: int) -> bool:
         """A queue tries its next claim; whether it was known before that nothing comes of it."""
         ask = self.asks[queue]
@@ -278,7 +228,7 @@ class SchedulingCycle(actions.Actions):
                 self._put(queue)
                 return False
             ask = self.ask_of(progress)
-        refills.come_back(self, ask)
+        refills.come_back(self, self.returning.get(ask.queue, []), ask)
         self._goes_first(ask)
         if not self.one_by_one and self.passing.is_idle(ask):
             self._idle(ask)
@@ -297,7 +247,7 @@ class SchedulingCycle(actions.Actions):
         if cause is not None:
             self._blocked(ask, cause)
         elif len(self.calendar.lost) > lost:
-            retries.lost(self, ask, self.calendar.lost[lost:])
+            retries.lost(self, self.passing, ask, self.calendar.lost[lost:])
         self._put(queue)
         return False
 
@@ -420,17 +370,15 @@ class SchedulingCycle(actions.Actions):
         if self.situation.pools is None:
             self.blocked.put_all(lines, cause)
             return
+        known: dict[tuple[int, ...], int] = {}
         numbers = []
         for index in lines.tolist():
             line = self.situation.lines[index]
-            key = (line.shape, line.others, cause.ahead)
-            number = self._no_room.get(key)
-            if number is None:
-                shapes = (line.shape, *line.others)
+            shapes = (line.shape, *line.others)
+            if shapes not in known:
                 in_all = causes.in_pools([(shape, cause) for shape in shapes])
-                number = self.blocked.number(in_all if line.others else cause)
-                self._no_room[key] = number
-            numbers.append(number)
+                known[shapes] = self.blocked.number(in_all if line.others else cause)
+            numbers.append(known[shapes])
         self.blocked.put_each(lines, numbers)
 
     def _settles(self, ask: request.PlacementRequest) -> bool:
@@ -526,9 +474,11 @@ class SchedulingCycle(actions.Actions):
                 self.queues[ask.queue].skip()
             else:
                 own = cause.subject == ask.job
-                self._block(progress.line, dataclasses.replace(cause, subject="") if own else cause)
+                self.blocked.put(
+                    progress.line, dataclasses.replace(cause, subject="") if own else cause
+                )
         else:
-            self._block(progress.line, cause)
+            self.blocked.put(progress.line, cause)
         if not ask.missing:
             self._hold_back(ask)
 
@@ -583,6 +533,3 @@ class SchedulingCycle(actions.Actions):
             others = (self.columns.queue == ask.queue) & ~self.blocked.mask
             cause = reason_explainer.BlockReason(BlockKind.STRICT, queue=ask.queue, subject=ask.job)
             self.blocked.put_all(np.flatnonzero(others), cause)
-
-    def _block(self, index: int, cause: reason_explainer.BlockReason) -> None:
-        self.blocked.put(index, cause)

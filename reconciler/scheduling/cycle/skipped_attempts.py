@@ -6,26 +6,22 @@ for it, because nobody was told to leave since that was last looked at; and nobo
 because the queue may take from nobody, or a search for no more has failed and is remembered. A line
 of which all this holds when its turn comes has an *idle* turn: it is blocked, and nothing else
 happens. It is never skipped ahead of its turn, because queues take turns by what their next claim
-asks for. Turns come in from ``schedule``; whether they are idle, and which lines after them in the
-same queue have idle turns before anybody else's, go out. Decisions are the same without all this.
+asks for. Turns of ``SchedulingCycle`` come in; whether they are idle, and which lines after them in
+the same queue have idle turns before anybody else's, go out. Decisions are the same without all
+this.
 """
 
 import itertools
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling.backfill import reservation_calendar
-from reconciler.scheduling.decisions import EvictionDecision
-from reconciler.scheduling.inputs import row_groups, snapshots
+from reconciler.scheduling.cycle import cycle_state
+from reconciler.scheduling.inputs import row_groups
 from reconciler.scheduling.inputs.snapshots import Mask
 from reconciler.scheduling.placement import request
-from reconciler.scheduling.placement.capacity import Capacity
-from reconciler.scheduling.preemption import consolidation, preemptor
-from reconciler.scheduling.queues import eligibility, job_order, queue_order
-from reconciler.scheduling.quota import quota_ledger
-from reconciler.scheduling.reasons import reason_explainer
+from reconciler.scheduling.queues import job_order
 
 #: Nothing is known yet of what comes free.
 NEVER = -1
@@ -33,37 +29,6 @@ NEVER = -1
 AHEAD_MAX = 1024
 #: So few are looked at one by one: columns of them would cost more.
 FEW = 3
-
-
-class SkipContext(Protocol):
-    """What is read of a cycle."""
-
-    situation: snapshots.Snapshot
-    ledger: quota_ledger.QuotaLedger
-    columns: snapshots.PendingColumns
-    now: Capacity
-    later: Capacity
-    calendar: reservation_calendar.ReservationCalendar
-    prospects: eligibility.Eligibility
-    evictor: preemptor.Preemption
-    mover: consolidation.Consolidation
-    evictions: list[EvictionDecision]
-    blocked: eligibility.BlockedJobs
-    queues: list[job_order.JobQueue]
-    tree: queue_order.QueueTree
-    least: list[snapshots.Charge]
-    reserved_in: dict[int, int]
-
-    def gate(
-        self, ask: request.PlacementRequest, *, settled: bool = False
-    ) -> reason_explainer.BlockReason | None:
-        """What forbids a start."""
-
-    def ask_of(self, progress: job_order.PendingJobProgress) -> request.PlacementRequest:
-        """What a claim asks for next."""
-
-    def tries(self, ask: request.PlacementRequest) -> tuple[request.PlacementRequest, ...]:
-        """The same in each pool that it may go to."""
 
 
 class _Tail(NamedTuple):
@@ -89,7 +54,7 @@ class UnschedulableCache:
         full: (s,) shapes for which there is no room now, nor will be in this cycle.
     """
 
-    def __init__(self, turns: SkipContext) -> None:
+    def __init__(self, turns: cycle_state.CycleState) -> None:
         self.turns = turns
         situation, columns = turns.situation, turns.columns
         shapes = len(situation.shapes)
@@ -99,8 +64,7 @@ class UnschedulableCache:
         self._length_s = np.zeros(shapes)
         #: Lines that always have turns of their own.
         self._own: Mask = columns.special | ~columns.preemptible
-        #: (n, k) the shapes that each line is tried as, one a pool; the first fills up.
-        self.ways = _ways(situation, columns)
+        self.ways = turns.ways
         preempt, lowest = situation.policy.preempt, turns.prospects.lowest
         self._preempts: Mask = (
             lowest[columns.queue] < columns.priority
@@ -216,15 +180,12 @@ class UnschedulableCache:
             return False
         if progress.started or progress.promised or self._may_reserve(ask.queue):
             return False
-        if any(self._may_come(shape, ask.line.duration_s) for shape in self._shapes_of(ask)):
+        shapes = (ask.shape, *ask.line.others)
+        if any(self._may_come(shape, ask.line.duration_s) for shape in shapes):
             return False
         if any(r.ask.job == ask.job for r in turns.calendar.reservations):
             return False
         return all(self._finds_nothing(one) for one in turns.tries(ask))
-
-    @staticmethod
-    def _shapes_of(ask: request.PlacementRequest) -> tuple[int, ...]:
-        return (ask.shape, *ask.line.others)
 
     def _finds_nothing(self, ask: request.PlacementRequest) -> bool:
         """Whether nobody moves or leaves for what has no room, and no limit stands in its way."""
@@ -409,16 +370,6 @@ class UnschedulableCache:
             progress = job_order.PendingJobProgress(index, situation.lines[index].claims[0])
             for ask in turns.tries(turns.ask_of(progress)):
                 evictor.has_failed(ask)
-
-
-def _ways(situation: snapshots.Snapshot, columns: snapshots.PendingColumns) -> NDArray[np.int64]:
-    """(n, k) the shapes that each line is tried as."""
-    if situation.pools is None:
-        return columns.shape[:, None]
-    tried = [(line.shape, *line.others) for line in situation.lines]
-    width = max(map(len, tried), default=1)
-    filled = [(*shapes, *shapes[:1] * (width - len(shapes))) for shapes in tried]
-    return np.array(filled, dtype=np.int64).reshape(len(tried), width)
 
 
 def _leading(mask: Mask) -> int:

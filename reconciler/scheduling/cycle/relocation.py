@@ -9,32 +9,17 @@ Source: what KAI-Scheduler calls a consolidating reclaim (``allowConsolidatingRe
 """
 
 from collections.abc import Iterable
-from typing import Protocol
 
-from reconciler.scheduling.backfill import reservation_calendar
+from reconciler.scheduling.cycle import cycle_state
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.placement import request
-from reconciler.scheduling.placement.capacity import Capacity
-from reconciler.scheduling.preemption import preemptor, victims
+from reconciler.scheduling.preemption import victims
 from reconciler.scheduling.quota import quota_ledger
 
 
-class Evicting(Protocol):
-    """What is used of a cycle that evicts for an ask."""
-
-    situation: snapshots.Snapshot
-    ledger: quota_ledger.QuotaLedger
-    later: Capacity
-    calendar: reservation_calendar.ReservationCalendar
-    evictor: preemptor.Preemption
-
-    def clamp(self, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None) -> None:
-        """Take what was promised from others."""
-
-
 def resettle(
-    cycle: Evicting, ask: request.PlacementRequest, units: list[victims.Victim]
+    cycle: cycle_state.CycleState, ask: request.PlacementRequest, units: list[victims.Victim]
 ) -> dict[int, tuple[TaskPlacement, ...]]:
     """Row of each holding that moves to its new place.
 
@@ -71,7 +56,7 @@ def _may_move(unit: victims.Victim, *, anything: bool) -> bool:
 
 
 def _may_start(
-    cycle: Evicting, ask: request.PlacementRequest, lost: Iterable[victims.Victim]
+    cycle: cycle_state.CycleState, ask: request.PlacementRequest, lost: Iterable[victims.Victim]
 ) -> bool:
     """Whether limits and shares let an ask start when only these leave for good."""
     losing, freed = set(), cycle.ledger.nothing
@@ -84,7 +69,9 @@ def _may_start(
     return cycle.evictor.may_start(ask, losing)
 
 
-def _place(cycle: Evicting, holding: snapshots.Allocation) -> tuple[TaskPlacement, ...] | None:
+def _place(
+    cycle: cycle_state.CycleState, holding: snapshots.Allocation
+) -> tuple[TaskPlacement, ...] | None:
     """Take room for an element that starts anew; None: there is none."""
     runs_s = max(0.0, holding.ends_at - holding.began)
     room = cycle.calendar.coming_for(runs_s)
