@@ -10,17 +10,13 @@ and where it has work of lower priority, which makes room for what grows.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from reconciler.scheduling.decisions import Ground
-from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.placement import request
-from reconciler.scheduling.placement.capacity import Capacity
-from reconciler.scheduling.preemption import victims, victims_by_node
-from reconciler.scheduling.queues import eligibility
-from reconciler.scheduling.quota import quota_ledger
+from reconciler.scheduling.preemption import victim_rules, victims, victims_by_node
 
 
 class VictimScope(NamedTuple):
@@ -38,26 +34,9 @@ class VictimScope(NamedTuple):
     spare: bool = False
 
 
-class CandidateSearch(Protocol):
-    """What is read of the searches of a cycle: ``eviction.Evictor``."""
-
-    situation: snapshots.Snapshot
-    ledger: quota_ledger.QuotaLedger
-    prospects: eligibility.Eligibility
-    later: Capacity
-
-    @property
-    def pool(self) -> victims.Victims:
-        """The units."""
-
-    def losers(self, ask: request.PlacementRequest) -> list[int]:
-        """Queues that may lose something to an ask as things stand."""
-
-    def may_leave(self, ask: request.PlacementRequest, queue: int) -> snapshots.Mask:
-        """(u,) units of a queue of which some may leave at this moment; the others may not."""
-
-
-def scopes(search: CandidateSearch, *, reclaims: bool, preempts: bool) -> list[VictimScope]:
+def scopes(
+    search: victim_rules.VictimRules, *, reclaims: bool, preempts: bool
+) -> list[VictimScope]:
     """In which order to look for victims.
 
     What its own queue can spare doesn't go before whole elements of others: what the queue has less
@@ -81,7 +60,7 @@ def scopes(search: CandidateSearch, *, reclaims: bool, preempts: bool) -> list[V
 
 
 def cheapest(
-    search: CandidateSearch, ask: request.PlacementRequest, scope: VictimScope
+    search: victim_rules.VictimRules, ask: request.PlacementRequest, scope: VictimScope
 ) -> Iterator[victims.Victim]:
     """Units that free something the ask could use, cheapest first.
 
@@ -107,7 +86,7 @@ def cheapest(
         ):
             if scope.spare and not _stays_away(search, ask, unit):
                 continue
-            if usable[unit.tasks[0].node] or helps(unit):
+            if helps(unit):
                 yield unit
     if scope.own:
         units = search.pool.units(ask.queue)
@@ -117,7 +96,7 @@ def cheapest(
 
 
 def by_node(
-    search: CandidateSearch, ask: request.PlacementRequest, scope: VictimScope
+    search: victim_rules.VictimRules, ask: request.PlacementRequest, scope: VictimScope
 ) -> Iterator[victims.Victim]:
     """The same as ``cheapest`` node by node, the cheapest node first."""
     shape, ledger = search.situation.shapes[ask.shape], search.ledger
@@ -148,7 +127,7 @@ def by_node(
 
 
 def _losers(
-    search: CandidateSearch, ask: request.PlacementRequest, scope: VictimScope
+    search: victim_rules.VictimRules, ask: request.PlacementRequest, scope: VictimScope
 ) -> list[int]:
     """Queues that may lose something within a scope, now or once others have; none if none can."""
     losers = search.losers(ask)
@@ -160,9 +139,9 @@ def _losers(
 
 
 def _stays_away(
-    search: CandidateSearch, ask: request.PlacementRequest, unit: victims.Victim
+    search: victim_rules.VictimRules, ask: request.PlacementRequest, unit: victims.Victim
 ) -> bool:
-    """Whether no whole element would leave so that a spare task comes back."""
+    """Return True if no whole element would leave so that a spare task comes back."""
     holding, ledger = unit.holding, search.ledger
     if search.situation.policy.preempt:
         units = search.pool.units(holding.queue)
@@ -177,7 +156,7 @@ def _stays_away(
 
 
 def _own(
-    search: CandidateSearch, ask: request.PlacementRequest, scope: VictimScope
+    search: victim_rules.VictimRules, ask: request.PlacementRequest, scope: VictimScope
 ) -> victims.Places:
     """Places of units of the ask's own queue that give way to it, cheapest first."""
     units, holdings = search.pool.units(ask.queue), search.situation.holdings

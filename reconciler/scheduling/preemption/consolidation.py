@@ -5,6 +5,7 @@ nothing has changed. Only work that may be moved is, only as much as is needed, 
 it fits elsewhere at once.
 """
 
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -47,50 +48,38 @@ class Consolidation:
         self.searches = SEARCHES_MAX
         #: Rows of holdings that leave already, whoever told them to.
         self.moved: set[int] = set()
-        self._movable: dict[int, list[int]] | None = None
-        #: Of each of them, what moving it loses.
-        self._cost_s: dict[int, float] = {}
         #: (s,) shapes for which a search found nothing: none will in this cycle.
         self.failed = np.zeros(len(situation.shapes), dtype=np.bool_)
 
+    @functools.cached_property
     def _by_node(self) -> dict[int, list[int]]:
         """Rows of the holdings that may move, by node, those that are cheapest to move first."""
-        if self._movable is None:
-            running = self.situation.running
-            may = running.free_to_go(self.situation.now) & running.preemptible
-            may &= (running.shape >= 0) & (running.spares == 0)
-            if not self.situation.policy.any_movable:
-                may &= running.movable
-            rows = np.flatnonzero(may)
-            costs = victims.costs_s(running, rows, self.situation.now).tolist()
-            self._cost_s = dict(zip(rows.tolist(), costs, strict=True))
-            found: dict[int, list[int]] = {}
-            for index in self._cost_s:
-                for node in {task.node for task in self.situation.holdings[index].tasks}:
-                    found.setdefault(node, []).append(index)
-            for members in found.values():
-                members.sort(key=self._cost)
-            self._movable = found
-        return self._movable
-
-    def _cost(self, index: int) -> tuple[int, float, int, str, int]:
-        h = self.situation.holdings[index]
-        return (
-            len(h.tasks),
-            self._cost_s[index],
-            -h.order,
-            h.job,
-            -h.element,
+        running, holdings = self.situation.running, self.situation.holdings
+        may = running.free_to_go(self.situation.now) & running.preemptible
+        may &= (running.shape >= 0) & (running.spares == 0)
+        if not self.situation.policy.any_movable:
+            may &= running.movable
+        rows = np.flatnonzero(may)
+        costs_s = victims.costs_s(running, rows, self.situation.now).tolist()
+        ranked = sorted(
+            (len(h.tasks), cost_s, -h.order, h.job, -h.element, row)
+            for row, cost_s in zip(rows.tolist(), costs_s, strict=True)
+            for h in (holdings[row],)
         )
+        found: dict[int, list[int]] = {}
+        for *_, row in ranked:
+            for node in {task.node for task in holdings[row].tasks}:
+                found.setdefault(node, []).append(row)
+        return found
 
     def may_move(self) -> bool:
-        """Whether anything could be moved for anybody; ``False`` is certain."""
+        """Return True if anything could be moved for anybody; ``False`` is certain."""
         policy = self.situation.policy
-        return policy.consolidate and self.searches > 0 and bool(self._by_node())
+        return policy.consolidate and self.searches > 0 and bool(self._by_node)
 
     def may_find(self, ask: request.PlacementRequest) -> bool:
-        """Whether a search makes sense; ``False`` is certain."""
-        return self.searches > 0 and not self.failed[ask.shape] and bool(self._by_node())
+        """Return True if a search makes sense; ``False`` is certain."""
+        return self.searches > 0 and not self.failed[ask.shape] and bool(self._by_node)
 
     def find(self, ask: request.PlacementRequest) -> Placed | None:
         """Places for an ask and the moves that make them; both are taken in the room."""
@@ -133,7 +122,7 @@ class Consolidation:
         return None
 
     def has_enough(self, ask: request.PlacementRequest) -> bool:
-        """Whether all gaps together would do."""
+        """Return True if all gaps together would do."""
         shape, room = self.situation.shapes[ask.shape], self.later
         usable = shape.eligible & self.situation.nodes.accepts
         free = room.amounts[usable].sum(axis=0)
@@ -147,7 +136,7 @@ class Consolidation:
         amounts = self.later.amounts
         counted = self.later.counts(ask.shape, shape.groups.index(group))
         ranked = []
-        for node, members in self._by_node().items():
+        for node, members in self._by_node.items():
             if not shape.eligible[node] or counted[node] > 0:
                 continue
             lacks = tuple(max(0, group.amounts[r] - int(amounts[node, r])) for r in (2, 0, 1))
@@ -163,7 +152,7 @@ class Consolidation:
         out: list[int] = []
         refused = 0
         for node in nodes:
-            for index in self._by_node()[node]:
+            for index in self._by_node[node]:
                 if index in self.moved or index in out:
                     continue
                 out.append(index)
@@ -225,7 +214,7 @@ class Consolidation:
         return placed, needed
 
     def _shares_node(self, index: int, others: Iterable[int]) -> bool:
-        """Whether another of some holdings has tasks on a node of one."""
+        """Return True if another of some holdings has tasks on a node of one."""
         holdings = self.situation.holdings
         nodes = {task.node for task in holdings[index].tasks}
         return any(

@@ -25,7 +25,7 @@ class ReplaceableAllocation(NamedTuple):
     Attributes:
         total: what it frees in all.
         ends_at: when it ends at the latest, in Unix seconds.
-        tasks: where they are; ``exclusive``, ``matches``, ``partly``: as of ``Room.release``.
+        tasks: where they are; ``exclusive``, ``matches``, ``partly``: as of ``Capacity.release``.
     """
 
     priority: int
@@ -72,11 +72,19 @@ def _takes(
     if ask.queue == holder.queue:
         return policy.preempt and holder.line.priority < ask.line.priority
     ends_at = now + holder.line.duration_s
-    return (
-        policy.reclaim
-        and evictor.may_reclaim(ask, endless=ends_at >= snapshots.ENDLESS)
-        and evictor.may_take(ask, holder.queue, holder.amounts, ends_at)
-    )
+    return policy.reclaim and _reclaims(evictor, ask, holder.queue, holder.amounts, ends_at)
+
+
+def _reclaims(
+    evictor: preemptor.Preemption,
+    ask: request.PlacementRequest,
+    queue: int,
+    amounts: snapshots.Charge,
+    ends_at: float,
+) -> bool:
+    """Return True if an ask may reclaim amounts of another queue that end at a moment."""
+    may = evictor.may_reclaim(ask, endless=ends_at >= snapshots.ENDLESS)
+    return may and evictor.may_take(ask, queue, amounts, ends_at)
 
 
 def replaceable(
@@ -114,7 +122,7 @@ def returning(
     ledger = evictor.ledger
     version = ledger.version
     ledger.charge(holder.queue, holder.amounts)
-    found = [one for one in there if _could_lose(evictor, ask, holder.queue, one)]
+    found = [o for o in there if _reclaims(evictor, ask, holder.queue, o.total, o.ends_at)]
     ledger.charge(holder.queue, tuple([-amount for amount in holder.amounts]))
     ledger.undone(version)
     return found
@@ -132,18 +140,6 @@ def _beside(unit: victims.Victim) -> ReplaceableAllocation:
         holding.matches,
         unit.spare,
     )
-
-
-def _could_lose(
-    evictor: preemptor.Preemption,
-    ask: request.PlacementRequest,
-    queue: int,
-    one: ReplaceableAllocation,
-) -> bool:
-    """Whether an ask may reclaim what is of a queue, as things stand."""
-    endless = one.ends_at >= snapshots.ENDLESS
-    may = evictor.may_reclaim(ask, endless=endless)
-    return may and evictor.may_take(ask, queue, one.total, one.ends_at)
 
 
 def _no_more(amounts: snapshots.Charge, others: snapshots.Charge) -> bool:

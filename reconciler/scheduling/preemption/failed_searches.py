@@ -42,7 +42,7 @@ class FailedSearches:
         self._sizes.clear()
 
     def fits_nowhere(self, ask: request.PlacementRequest) -> bool:
-        """Whether a new element is larger than any node, so that no search need be made."""
+        """Return True if a new element is larger than any node, so that no search need be made."""
         return not ask.missing and self._oversized.has(ask.shape)
 
     def kind(self, ask: request.PlacementRequest) -> int:
@@ -65,7 +65,7 @@ class FailedSearches:
         return known
 
     def has(self, key: object, ask: request.PlacementRequest) -> bool:
-        """Whether a search of the same key failed for no more than is asked for."""
+        """Return True if a search of the same key failed for no more than is asked for."""
         if not self._is_comparable(ask):
             return False
         size = self._size(ask)

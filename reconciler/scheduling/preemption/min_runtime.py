@@ -28,7 +28,7 @@ UNITS_MAX = 100_000
 
 
 class MinRuntimeReservations:
-    """The looks of one cycle: ``reserving.Takes``."""
+    """Reservations of one cycle for those who may evict only later: ``node_reservation.Takes``."""
 
     def __init__(
         self,
@@ -48,13 +48,13 @@ class MinRuntimeReservations:
 
     @functools.cached_property
     def some(self) -> bool:
-        """Whether anything is protected that could be evicted later."""
+        """Return True if anything is protected that could be evicted later."""
         return bool((self._guarded & (self._until > self.situation.now)).any())
 
     def earliest(
         self, ask: request.PlacementRequest, until: float, *, renewed: bool = False
     ) -> node_reservation.Displacement | None:
-        """What an ask may take first, before ``until`` or at that very moment.
+        """Return what an ask may take first, before ``until`` or at that very moment.
 
         ``renewed``: whether that was reserved for it already, so that it may also be now.
         """
@@ -83,7 +83,7 @@ class MinRuntimeReservations:
     def _moments(
         self, ask: request.PlacementRequest, until: float, *, renewed: bool
     ) -> list[float]:
-        """When more comes free for an ask, or may be taken for it, up to some moment."""
+        """Return when more comes free for an ask, or may be taken for it, up to some moment."""
         running, now = self.situation.running, self.situation.now
         own, policy = running.queue == ask.queue, self.situation.policy
         losing = own & (running.priority < ask.line.priority) & policy.preempt
@@ -100,7 +100,7 @@ class MinRuntimeReservations:
     def _probe(
         self, ask: request.PlacementRequest, moment: float
     ) -> node_reservation.Displacement | None:
-        """What an ask would take at a moment, if nobody started until then."""
+        """Return what an ask would take at a moment, if nobody started until then."""
         if self._probes <= 0 or self._budget <= 0:
             return None
         self._probes -= 1

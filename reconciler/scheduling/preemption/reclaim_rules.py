@@ -82,7 +82,7 @@ class ReclaimRules:
         return any(used(member, resource) <= guaranteed[member][resource] for member in branch)
 
     def _within(self, queue: int, ask: request.PlacementRequest, bounds: snapshots.Charge) -> bool:
-        """Whether a queue with an ask has no more than ``bounds`` of anything."""
+        """Return True if a queue with an ask has no more than ``bounds`` of anything."""
         ledger = self.ledger
         return all(
             not ledger.rationed[queue][r] or ledger.used(queue, r) + ask.amounts[r] <= bounds[r]
@@ -109,7 +109,7 @@ class ReclaimRules:
         return True
 
     def comes_back(self, ask: request.PlacementRequest, holding: snapshots.Allocation) -> bool:
-        """Whether the least of what leaves for an ask may be taken back by a guarantee."""
+        """Return True if the least of what leaves for an ask may be taken back by a guarantee."""
         ledger, shape = self.ledger, self.situation.shapes[holding.shape]
         taker, loser = self.branches(ask.queue, holding.queue)
         if not taker or not loser or ledger.owed(taker[-1], ask.amounts):

@@ -15,9 +15,6 @@ from reconciler.scheduling.placement import request
 from reconciler.scheduling.queues import eligibility, job_order
 from reconciler.scheduling.quota import quota_ledger
 
-#: The lowest priority where nobody waits.
-NOBODY = 2**31
-
 
 class StarvationRule:
     """What the claims of one cycle may do by force."""
@@ -40,7 +37,7 @@ class StarvationRule:
         self._known: dict[tuple[int, int, snapshots.Charge], bool] = {}
 
     def at(self, ask: request.PlacementRequest) -> float:
-        """When an ask may take surplus by force: from now on, or later."""
+        """Return when an ask may take surplus by force: from now on, or later."""
         own = job_order.overdue_at(self.situation, ask.line, ask.progress.claim)
         now = self.situation.now
         return now if own > now and self._has_overdue_below(ask) else own
@@ -79,7 +76,10 @@ class StarvationRule:
     @functools.cached_property
     def _lowest(self) -> NDArray[np.int64]:
         """(q,) the lowest priority of what waits in each queue."""
-        columns, found = self._columns, np.full(len(self.situation.queues.names), NOBODY)
+        columns, found = (
+            self._columns,
+            np.full(len(self.situation.queues.names), eligibility.NOBODY),
+        )
         np.minimum.at(found, columns.queue[self._waits], columns.priority[self._waits])
         return found
 
@@ -97,7 +97,7 @@ class StarvationRule:
         return columns.priority[overdue], self.prospects.least[columns.shape[overdue]]
 
     def _takes(self, index: int) -> bool:
-        """Whether the first claim of a line evicts others, and is overdue."""
+        """Return True if the first claim of a line evicts others, and is overdue."""
         line = self.situation.lines[index]
         due = job_order.overdue_at(self.situation, line, line.claims[0])
         return line.preempts and due <= self.situation.now

@@ -1,53 +1,21 @@
 """The victims of one ask: gathered unit by unit until it would start, then none to be spared.
 
 Units come in, in the order in which they may be taken; room and ledger follow as each is added, and
-go back as they were where too few can be found. Who may be taken is told by ``eviction``.
+go back as they were where too few can be found. ``VictimRules`` says who may be taken.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
 
-from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.placement import request
-from reconciler.scheduling.placement.capacity import Capacity
-from reconciler.scheduling.preemption import victims
+from reconciler.scheduling.preemption import victim_rules, victims
 from reconciler.scheduling.quota import quota_ledger
-
-
-class Search(Protocol):
-    """What is read of the searches of a cycle: ``eviction.Evictor``.
-
-    ``budget``: units that may still be looked at.
-    """
-
-    ledger: quota_ledger.QuotaLedger
-    later: Capacity
-    budget: int
-
-    @property
-    def pool(self) -> victims.Victims:
-        """The units."""
-
-    def allowed(self, ask: request.PlacementRequest, unit: victims.Victim) -> bool:
-        """Whether a unit may be taken at this moment of the search."""
-
-    def may_start(
-        self,
-        ask: request.PlacementRequest,
-        losing: Iterable[int],
-        freed: snapshots.Charge = quota_ledger.NOTHING,
-    ) -> bool:
-        """Whether limits, lenders and shares let the ask start."""
-
-    def lasts(self, ask: request.PlacementRequest, units: Iterable[victims.Victim]) -> bool:
-        """Whether none of these would take back what they lose to an ask."""
 
 
 class VictimSearch:
     """The gathering of one ask's victims; room and ledger follow as they are added."""
 
-    def __init__(self, evictor: Search, ask: request.PlacementRequest) -> None:
+    def __init__(self, evictor: victim_rules.VictimRules, ask: request.PlacementRequest) -> None:
         self.evictor = evictor
         self.ask = ask
         self.chosen: dict[tuple[int, int], victims.Victim] = {}

@@ -52,7 +52,7 @@ class Victim(NamedTuple):
 
     @property
     def key(self) -> tuple[int, int]:
-        """What tells it from all other units."""
+        """Return what tells it from all other units."""
         return (self.row, self.rank[6])
 
     @property
@@ -73,7 +73,7 @@ def costs_s(running: snapshots.AllocationColumns, rows: Rows, now: float) -> NDA
 
 
 def wake_at(situation: snapshots.Snapshot) -> float:
-    """When the next minimum run time ends of what could be evicted then; infinity: never."""
+    """Return when the next minimum run time ends of what could be evicted then; infinity: never."""
     running = situation.running
     later = running.preemptible | (running.spares > 0)
     later &= running.protected_until > situation.now
@@ -194,12 +194,6 @@ class VictimColumns:
         there = self.there[: self.spares] & (self.row[: self.spares] == unit.row)
         return [self.unit(place) for place in np.flatnonzero(there).tolist()]
 
-    def __iter__(self) -> Iterator[Victim]:
-        """Those that are still there."""
-        for place in np.flatnonzero(self.there).tolist():
-            if self.there[place]:
-                yield self.unit(place)
-
 
 def _rank(holding: snapshots.Allocation, number: int, cost: float) -> Rank:
     """``number``: below 0 for spare tasks."""
@@ -248,12 +242,10 @@ class Victims:
         self._taken[queue] = self._taken.get(queue, 0) + 1
 
     def is_empty(self, queue: int) -> bool:
-        """Whether a queue has nothing that could leave."""
+        """Return True if a queue has nothing that could leave."""
         return not np.count_nonzero(self.units(queue).there)
 
-    def ordered(
-        self, ledger: quota_ledger.QuotaLedger, queue: int, *, spare: bool = False
-    ) -> "Ordered":
+    def ordered(self, ledger: quota_ledger.QuotaLedger, queue: int, *, spare: bool) -> "Ordered":
         """A queue's units as ``by_saturation`` takes them while nothing else changes."""
         places = self._places(ledger, queue)
         if spare:
@@ -308,9 +300,9 @@ class Victims:
         ledger: quota_ledger.QuotaLedger,
         queues: list[int],
         may: MayLeave,
-        resources: tuple[int, ...] = quota_ledger.RESOURCES,
+        resources: tuple[int, ...],
         *,
-        spare: bool = False,
+        spare: bool,
     ) -> Iterator[Victim]:
         """Units of several queues, always from the queue furthest above its share at the moment.
 
@@ -347,7 +339,7 @@ class Ordered(NamedTuple):
         units: they themselves. place: (u,) where each is among them.
         unit: (e,) position of each entry's unit in this order. node: its row.
         amounts: (e, 3) what it frees there. total: (u, w) what each unit frees in all.
-        cost, priority, order: (u,) as ``Rank`` and ``Holding`` have them.
+        cost, priority, order: (u,) as ``Rank`` has them.
     """
 
     units: VictimColumns
@@ -362,7 +354,7 @@ class Ordered(NamedTuple):
 
     @classmethod
     def of(cls, units: VictimColumns, places: Places) -> "Ordered":
-        """What the units at some places hold, node by node."""
+        """Return what the units at some places hold, node by node."""
         node, total = units.node[places], units.total[places]
         unit, amounts = np.arange(len(places)), total[:, : flavors.BASE]
         gangs = np.flatnonzero(node < 0)
@@ -393,7 +385,7 @@ class Ordered(NamedTuple):
 
 
 def _by_node(unit: Victim) -> list[tuple[int, Vector]]:
-    """What a unit frees on each of its nodes."""
+    """Return what a unit frees on each of its nodes."""
     freed: dict[int, Vector] = {}
     for task in unit.tasks:
         freed[task.node] = quota_ledger.plus(
@@ -450,7 +442,7 @@ def _shorts(total: snapshots.Amounts, spared: Spared) -> NDArray[np.int64]:
 
 
 def _used(ledger: quota_ledger.QuotaLedger, queue: int) -> tuple[int, ...]:
-    """What a queue has, without what is leaving."""
+    """Return what a queue has, without what is leaving."""
     return tuple([ledger.used(queue, resource) for resource in ledger.resources])
 
 
@@ -460,7 +452,7 @@ def undercut(ledger: quota_ledger.QuotaLedger, queue: int, total: Charge) -> int
 
 
 def wants_back(ledger: quota_ledger.QuotaLedger, queue: int) -> bool:
-    """Whether a queue has less than it may keep, and work that waits for it."""
+    """Return True if a queue has less than it may keep, and work that waits for it."""
     keep, rationed = ledger.may_keep(queue), ledger.rationed[queue]
     return any(
         rationed[r] and ledger.used(queue, r) < keep[r] and ledger.waiting(queue, r) > 0
@@ -469,7 +461,7 @@ def wants_back(ledger: quota_ledger.QuotaLedger, queue: int) -> bool:
 
 
 def _spared(ledger: quota_ledger.QuotaLedger, queue: int) -> Spared:
-    """What a queue may lose of each resource that it names."""
+    """Return what a queue may lose of each resource that it names."""
     keep, rationed = ledger.may_keep(queue), ledger.rationed[queue]
     return [
         (r, max(0, ledger.used(queue, r) - keep[r]), ledger.waiting(queue, r))
@@ -479,9 +471,7 @@ def _spared(ledger: quota_ledger.QuotaLedger, queue: int) -> Spared:
 
 
 def standing(
-    ledger: quota_ledger.QuotaLedger,
-    queue: int,
-    resources: tuple[int, ...] = quota_ledger.RESOURCES,
+    ledger: quota_ledger.QuotaLedger, queue: int, resources: tuple[int, ...]
 ) -> tuple[float, ...]:
     """How far a queue stands above its shares from the root down, furthest first when sorted."""
     found = []

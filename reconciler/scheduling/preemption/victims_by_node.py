@@ -38,7 +38,7 @@ class PreemptionDemand(NamedTuple):
     free: snapshots.Amounts
     eligible: snapshots.Mask
     usable: snapshots.Mask
-    resources: tuple[int, ...] = quota_ledger.RESOURCES
+    resources: tuple[int, ...]
 
 
 class _Entries:
@@ -143,7 +143,7 @@ class _Leaving:
         self.units = np.concatenate([np.zeros(0, dtype=np.bool_), *masks])
 
     def is_empty(self) -> bool:
-        """Whether none of them may leave."""
+        """Return True if none of them may leave."""
         return not self.units.any()
 
     def of(self, numbers: list[int]) -> list[int]:
@@ -237,7 +237,7 @@ def taken(
 def _furthest_first(
     ledger: quota_ledger.QuotaLedger,
     units: list[victims.Victim],
-    resources: tuple[int, ...] = quota_ledger.RESOURCES,
+    resources: tuple[int, ...],
 ) -> Iterator[victims.Victim]:
     """Units in their order, but always from the queue furthest above its share at the moment."""
     queues: dict[int, list[victims.Victim]] = {}
@@ -253,7 +253,7 @@ def _furthest_first(
 
 
 def _keys(wanted: PreemptionDemand, spare: _Spare, there: _Sorted) -> list[NDArray[Any]]:
-    """What nodes are compared by, what counts most first."""
+    """Return what nodes are compared by, what counts most first."""
     entries, count, place = there.entries, len(there.nodes), there.place
     counts = np.zeros(len(place), dtype=np.bool_)
     counts[there.first] = True  # the first of a node is looked at in any case

@@ -38,7 +38,6 @@ LARGE = {
         "cycle/skipped_attempts.py:UnschedulableCache",
         "estimates/start_estimates.py:estimates",
         "placement/capacity.py:Capacity",
-        "preemption/preemptor.py:Preemption",
         "quota/quota_ledger.py:QuotaLedger",
         "reasons/reason_explainer.py:ReasonExplainer",
     )

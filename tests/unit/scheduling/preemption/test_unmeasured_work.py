@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reconciler.scheduling.cycle import scheduling_cycle
-from reconciler.scheduling.preemption import preemptor
+from reconciler.scheduling.preemption import victim_rules
 from tests.unit.scheduling.situations import Situation, evicted, started
 
 GPUS, CPUS = 4, 8
@@ -128,4 +128,4 @@ def test_nobody_is_looked_at_where_no_cpus_are_in_the_way(*, near: bool) -> None
     cycle = scheduling_cycle.SchedulingCycle(scheduling_cycle.prepared(s.snapshot()))
     decisions = cycle.run()
     assert (started(decisions), evicted(decisions)) == ([], [])
-    assert cycle.evictor.budget == preemptor.UNITS_MAX
+    assert cycle.evictor.budget == victim_rules.UNITS_MAX

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from reconciler.scheduling.cycle import scheduling_cycle
@@ -9,7 +10,7 @@ from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.nodes import oversized
 from reconciler.scheduling.placement import request
 from reconciler.scheduling.placement.capacity import Capacity
-from reconciler.scheduling.preemption import consolidation, preemptor, vain_searches
+from reconciler.scheduling.preemption import consolidation, preemptor
 from tests.unit.scheduling import drawn
 from tests.unit.scheduling.situations import Situation, evicted
 
@@ -39,7 +40,7 @@ class _Searched(preemptor.Preemption):
         excess = self.ledger.over_limit(ask.queue, ask.amounts, settled=True)
         scopes = [] if excess is not None else self._scopes(ask)
         vain = self.failures.fits_nowhere(ask)
-        nobody = bool(scopes) and vain_searches.needs_nobody(self, ask, scopes)
+        nobody = bool(scopes) and self._needs_nobody(ask, scopes)
         mark, version = self.later.mark(), self.ledger.version
         for scope in scopes if vain or nobody else []:
             found = self._search(ask, scope, mover)
@@ -67,7 +68,8 @@ class _Asked(preemptor.Preemption):
 
     def may_leave(self, ask: request.PlacementRequest, queue: int) -> snapshots.Mask:
         found = super().may_leave(ask, queue)
-        for unit in self.pool.units(queue):
+        units = self.pool.units(queue)
+        for unit in map(units.unit, np.flatnonzero(units.there).tolist()):
             allowed = self.allowed(ask, unit)
             assert found[unit.place] or not allowed, (ask.job, unit.name)
             self.judged["some" if found[unit.place] else "none"] += 1
