@@ -124,7 +124,7 @@ class LimitHolds:
         return found
 
     def _until(self, bound: Bound, lacking: int) -> float:
-        """When so much has come free under a bound; infinity: nobody knows."""
+        """Return when so much has come free under a bound; infinity: nobody knows."""
         ends, amounts = self._ends(bound)
         ranked = np.argsort(ends, kind="stable")
         freed = np.cumsum(amounts[ranked])
@@ -132,7 +132,7 @@ class LimitHolds:
         return math.inf if first >= len(ranked) else float(ends[ranked[first]])
 
     def _freed(self, bound: Bound, at: float) -> int:
-        """What has come free under a bound by a moment."""
+        """Return what has come free under a bound by a moment."""
         ends, amounts = self._ends(bound)
         return int(amounts[ends <= at].sum())
 

@@ -1,6 +1,6 @@
 """Room that is kept in time for an ask, and what is found where somebody takes it back.
 
-What the calendar of a cycle (``backfill``) is made of; ``protected`` finds who may take.
+``ReservationCalendar`` is made of these; ``MinRuntimeReservations`` finds who may take.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class NodeReservation:
 
     @property
     def ready_at(self) -> float:
-        """When its work starts at the latest."""
+        """Return when its work starts at the latest."""
         return self.starts_at + (self.grace_s or 0.0)
 
     @property
@@ -56,13 +56,13 @@ class Displacement(NamedTuple):
 
 
 class Takes(Protocol):
-    """Who may take back what is protected now: ``protected.Protected``."""
+    """Who may take back what is protected now: ``MinRuntimeReservations``, a layer above."""
 
     @property
     def some(self) -> bool:
-        """Whether anything is protected that could be evicted later."""
+        """Return True if anything is protected that could be evicted later."""
 
     def earliest(
         self, ask: request.PlacementRequest, until: float, *, renewed: bool = False
     ) -> Displacement | None:
-        """What an ask may take first, until a moment."""
+        """Return what an ask may take first, until a moment."""

@@ -35,7 +35,7 @@ HASTENS_MAX = 16
 
 
 def most(policy: snapshots.SchedulingPolicy) -> int:
-    """How many claims may have a reservation at once."""
+    """Return how many claims may have a reservation at once."""
     if policy.depth is not None:
         return min(policy.depth, RESERVATIONS_MAX)
     return EASY_MAX if policy.backfill == "easy" else RESERVATIONS_MAX
@@ -73,7 +73,7 @@ class ReservationCalendar:
     # What may start
 
     def _reach(self, duration_s: float) -> int:
-        """How many reservations begin before work that starts now has ended."""
+        """Return how many reservations begin before work that starts now has ended."""
         if not self.reservations:
             return 0
         ends_at = self.situation.now + duration_s
@@ -106,9 +106,9 @@ class ReservationCalendar:
         return room
 
     def holds_back(self, ask: request.PlacementRequest) -> bool:
-        """Whether the queue has room reserved for who has waited so long that nobody passes it.
+        """Return True if the queue of an ask has room reserved for a claim that nobody passes.
 
-        ``order.WAIT_MAX_S``; it is of no lower priority than the ask, and came before it.
+        That claim has waited ``job_order.WAIT_MAX_S``, is of no lower priority, and came before.
         """
         longest_ago = self.situation.now - job_order.WAIT_MAX_S
         own = ask.progress.claim.submitted_at
@@ -161,7 +161,7 @@ class ReservationCalendar:
             room.expect_company(reservation.ask.shape, nodes)
 
     def _beside(self, reach: int) -> Capacity:
-        """What is free now beside the first reservations."""
+        """Return what is free now beside the first reservations."""
         if not reach:
             return self.now
         room = self._combined.get(reach)
@@ -198,11 +198,6 @@ class ReservationCalendar:
         ends_at = self.situation.now + duration_s
         if ends_at < math.inf:
             self._times.started(ends_at, tasks, exclusive=exclusive, matches=matches)
-
-    def replaced(self, reservations: list[node_reservation.NodeReservation]) -> None:
-        """Have these reservations from now on."""
-        self.reservations = reservations
-        self._combined.clear()
 
     def promised(self, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None) -> None:
         """Room was kept for somebody who starts soon: it is taken in every other room too.
@@ -257,7 +252,7 @@ class ReservationCalendar:
         return self._add(ask, taking.at, taking.tasks, taking.room, taking.grace_s)
 
     def at(self, moment: float, without: Collection[node_reservation.NodeReservation]) -> Capacity:
-        """What is free at a moment beside what is reserved then, some of it left out."""
+        """Return what is free at a moment beside what is reserved then, some of it left out."""
         walk = self.later.copy()
         for turn, changes in self._times.of(self._reserved(without), moment):
             if turn > moment:
@@ -272,7 +267,7 @@ class ReservationCalendar:
         room: Capacity,
         without: Collection[node_reservation.NodeReservation],
     ) -> tuple[TaskPlacement, ...] | None:
-        """Where an ask goes that starts in a room at a moment; it is taken there."""
+        """Return where an ask goes that starts in a room at a moment; it is taken there."""
         ask = self._whole(ask)
         beside = self._until(room, moment, ask.line.duration_s, without)
         tasks = ask.place(beside, within=self._open(ask, moment, None))
@@ -282,7 +277,7 @@ class ReservationCalendar:
         return tasks
 
     def _is_hopeless(self, ask: request.PlacementRequest) -> bool:
-        """Whether one like it, that runs no longer, was seen to fit at no moment."""
+        """Return True if one like it, that runs no longer, was seen to fit at no moment."""
         shortest_s = self._hopeless.get(self._kind(ask))
         return shortest_s is not None and ask.line.duration_s >= shortest_s
 
@@ -503,7 +498,7 @@ class ReservationCalendar:
         return self._ahead.first(self.later, ask, most)
 
     def _kind(self, ask: request.PlacementRequest) -> tuple[object, ...]:
-        """What asks have in common of which one fits at no moment if another does not."""
+        """Return what asks have in common of which one fits at no moment if another does not."""
         if not self.situation.windows:
             return (ask.shape,)
         return (ask.shape, ask.line.reservations)
@@ -539,7 +534,7 @@ class ReservationCalendar:
         duration_s: float,
         without: Collection[node_reservation.NodeReservation] = (),
     ) -> Capacity:
-        """What stays free from a moment on for a duration, beside reservations but some."""
+        """Return what stays free from a moment on for a duration, beside reservations but some."""
         apart = self.situation.presence is not None  # so it matters who is there first
         following = [
             r
@@ -557,7 +552,7 @@ class ReservationCalendar:
     def _reserved(
         self, without: Collection[node_reservation.NodeReservation] = ()
     ) -> list[timeline_events.ReservedSpan]:
-        """What is taken by reservations but some."""
+        """Return what is taken by reservations but some."""
         shapes = self.situation.shapes
         return [
             timeline_events.ReservedSpan(
@@ -569,7 +564,7 @@ class ReservationCalendar:
         ]
 
     def has_moments(self) -> bool:
-        """Whether anything ends at a moment that is known."""
+        """Return True if anything ends at a moment that is known."""
         if self.protected is not None and self.protected.some:
             return True
         return self._times.some or any(r.ends_at < math.inf for r in self.reservations)

@@ -5,6 +5,7 @@ what a walk through time has to release and hold goes out, moment by moment.
 """
 
 import bisect
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Sequence
@@ -41,8 +42,6 @@ class CapacityEvents:
     def __init__(self, situation: snapshots.Snapshot) -> None:
         self.situation = situation
         self._started: list[tuple[float, Taken]] = []
-        self._ends: list[tuple[float, int]] | None = None
-        self._known: tuple[list[float], list[list[Turn]]] | None = None
 
     def started(
         self, ends_at: float, tasks: Taken, *, exclusive: bool, matches: tuple[int, ...]
@@ -63,23 +62,22 @@ class CapacityEvents:
 
     @property
     def some(self) -> bool:
-        """Whether anything ends at a moment that is known, or a window does."""
-        return bool(self._started or self._finite_ends() or self.situation.windows)
+        """Return True if anything ends at a moment that is known, or a window does."""
+        return bool(self._started or self._finite_ends or self.situation.windows)
 
-    @property
+    @functools.cached_property
     def ends(self) -> tuple[list[float], list[list[Turn]]]:
         """The moments at which anything ends, ascending, and what: of each, what ran before first.
 
         Not to be changed by the caller; it grows with what starts.
         """
-        if self._known is None:
-            self._known = ([], [])
-            moments, turns = self._known
-            for moment, ends in itertools.groupby(self._finite_ends(), key=lambda end: end[0]):
-                there = [self.situation.holdings[row] for _, row in ends]
-                moments.append(moment)
-                turns.append([(1, h.tasks, h.exclusive, h.matches) for h in there])
-        return self._known
+        moments: list[float] = []
+        turns: list[list[Turn]] = []
+        for moment, ends in itertools.groupby(self._finite_ends, key=lambda end: end[0]):
+            there = [self.situation.holdings[row] for _, row in ends]
+            moments.append(moment)
+            turns.append([(1, h.tasks, h.exclusive, h.matches) for h in there])
+        return moments, turns
 
     def of(
         self, reserved: Sequence[ReservedSpan], since: float, passed: int = 0
@@ -128,13 +126,12 @@ class CapacityEvents:
             yield moment, both
         yield from zip(moments[place:], turns[place:], strict=True)
 
+    @functools.cached_property
     def _finite_ends(self) -> list[tuple[float, int]]:
-        """When running work ends at the latest, as far as a limit says so, with its row."""
-        if self._ends is None:
-            running = self.situation.running
-            rows = np.flatnonzero((running.ends_at < math.inf) & ~running.leaving)
-            ends_at, now = running.ends_at[rows], self.situation.now
-            moments = np.where(ends_at > now, ends_at, now + OVERRUN_S)
-            ranked = np.argsort(moments, kind="stable")
-            self._ends = list(zip(moments[ranked].tolist(), rows[ranked].tolist(), strict=True))
-        return self._ends
+        """Return when running work ends at the latest, where a limit says when, with its row."""
+        running = self.situation.running
+        rows = np.flatnonzero((running.ends_at < math.inf) & ~running.leaving)
+        ends_at, now = running.ends_at[rows], self.situation.now
+        moments = np.where(ends_at > now, ends_at, now + OVERRUN_S)
+        ranked = np.argsort(moments, kind="stable")
+        return list(zip(moments[ranked].tolist(), rows[ranked].tolist(), strict=True))

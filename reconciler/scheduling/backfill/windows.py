@@ -175,6 +175,6 @@ def _windowed(
 
 
 def next_change(situation: snapshots.Snapshot) -> float:
-    """When the next window begins or ends; infinity: none."""
+    """Return when the next window begins or ends; infinity: none."""
     moments = (moment for w in situation.windows for moment in (w.starts_at, w.ends_at))
     return min((moment for moment in moments if moment > situation.now), default=math.inf)

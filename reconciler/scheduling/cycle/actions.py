@@ -226,7 +226,7 @@ class Actions(cycle_state.CycleState):
     def _moved(
         self, ask: request.PlacementRequest, placed: consolidation.Placed
     ) -> tuple[TaskPlacement, ...]:
-        """Where an ask goes once what moves for it has moved."""
+        """Return where an ask goes once what moves for it has moved."""
         tasks, moves = placed
         for move in moves:
             self._moves(ask, move.holding, move.tasks)
@@ -316,7 +316,7 @@ class Actions(cycle_state.CycleState):
 
     @staticmethod
     def _is_below(holder: request.PlacementRequest, ask: request.PlacementRequest) -> bool:
-        """Whether a holder is of a lower priority in the same queue."""
+        """Return True if a holder is of a lower priority in the same queue."""
         return holder.queue == ask.queue and holder.line.priority < ask.line.priority
 
     def _reserve(
@@ -340,7 +340,7 @@ class Actions(cycle_state.CycleState):
         )
 
     def _may_reserve(self, ask: request.PlacementRequest, *, again: bool) -> bool:
-        """Whether the policy lets a blocked claim keep room in time."""
+        """Return True if the policy lets a blocked claim keep room in time."""
         policy = self.situation.policy
         if policy.backfill == "none" or ask.missing:
             return False

@@ -78,7 +78,7 @@ class ChurnGuard:
         return True
 
     def _may_be_evicted(self, ask: request.PlacementRequest) -> bool:
-        """Whether other queues could take back what an ask takes; ``False`` is certain."""
+        """Return True if other queues could take back what an ask takes; ``False`` is certain."""
         situation, ledger = self.turns.situation, self.turns.ledger
         if not situation.policy.reclaim or ask.firm or ask.missing:
             return False
@@ -100,7 +100,7 @@ class ChurnGuard:
         return found
 
     def _has_room(self, ask: request.PlacementRequest) -> bool:
-        """Whether an ask would start if nobody went before it."""
+        """Return True if an ask would start if nobody went before it."""
         return ask.fits(self.turns.calendar.room_for(ask.line.duration_s))
 
     def _goes_before(
@@ -129,7 +129,7 @@ class ChurnGuard:
         ask: request.PlacementRequest,
         one: displacement.ReplaceableAllocation,
     ) -> bool:
-        """Whether another has room beside an ask once what began or ran before has left."""
+        """Return True if another has room beside an ask once what began or ran before has left."""
         room = self.turns.now
         mark = room.mark()
         ask.place(room)

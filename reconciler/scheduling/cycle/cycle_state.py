@@ -133,7 +133,7 @@ class CycleState:
         return None
 
     def _never_lent(self, ask: request.PlacementRequest) -> quota_ledger.QuotaExcess | None:
-        """What others never lend, also where they use all that is theirs for the moment."""
+        """Return what others never lend, also where they use all that is theirs for the moment."""
         shape = self.situation.shapes[ask.shape]
         resource = None if ask.missing else self.lendable.beyond(ask.queue, shape, ask.amounts)
         if resource is None:
@@ -170,7 +170,7 @@ class CycleState:
 
     @functools.cached_property
     def rows(self) -> dict[tuple[str, int], int]:
-        """Rows of what elements have, by job and element."""
+        """Return rows of what elements have, by job and element."""
         return {(h.job, h.element): row for row, h in enumerate(self.situation.holdings)}
 
     def clamp(self, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None) -> None:

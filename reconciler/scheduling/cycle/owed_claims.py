@@ -31,8 +31,6 @@ class OwedClaims:
     def __init__(self, turns: cycle_state.CycleState) -> None:
         self.turns = turns
         self.looked = False
-        #: (n, k) the shapes that each line is tried as, one a pool.
-        self._ways = turns.ways
         self._pool_of = np.array([shape.pool for shape in turns.situation.shapes], dtype=np.int64)
         #: By queue the lines with such claims, in order. A line that has left does not come back in
         #: this cycle, even if its queue loses something.
@@ -69,7 +67,9 @@ class OwedClaims:
             if queue == ask.queue or not (lines := self._within(queue)).size:
                 continue
             self.looked = True
-            own, shapes = search.left.get(queue) or self._ways_of(lines)
+            ways = self.turns.ways[lines]  # each of the lines in each of its pools, in order
+            whole = np.repeat(lines, ways.shape[1]), ways.reshape(-1)
+            own, shapes = search.left.get(queue, whole)
             within = self._stays_within(queue, shapes)
             found = search.of_queue(queue, own[within], shapes[within], goes)
             if found is not None:
@@ -82,17 +82,12 @@ class OwedClaims:
         """Begin anew: what was found last did not start."""
         self._last = None
 
-    def _ways_of(self, lines: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
-        """(n,) lines and (n,) shapes: each of some lines in each of its pools, in order."""
-        ways = self._ways[lines]
-        return np.repeat(lines, ways.shape[1]), ways.reshape(-1)
-
     def _within(self, queue: int) -> NDArray[np.intp]:
         """Lines of a queue of which a claim would stay within its share in a pool, in order."""
         columns, known = self.turns.columns, self._lines.get(queue)
         lines = self._waiting.members(queue) if known is None else known
         if lines.size:
-            ways = self._ways[lines]
+            ways = self.turns.ways[lines]
             within = self._stays_within(queue, ways.reshape(-1))
             lines = lines[within.reshape(ways.shape).any(axis=1)]
         if known is None:

@@ -17,7 +17,7 @@ from reconciler.scheduling.queues import job_order
 
 
 def returning(leaving: Iterable[snapshots.Allocation]) -> dict[int, list[snapshots.Allocation]]:
-    """What leaves to start anew, by queue, the next first."""
+    """Return what leaves to start anew, by queue, the next first."""
     found: dict[int, list[snapshots.Allocation]] = {}
     for holding in sorted(leaving, key=lambda one: (*_place(one), one.element)):
         if holding.returns:

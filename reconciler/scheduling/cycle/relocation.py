@@ -58,7 +58,7 @@ def _may_move(unit: victims.Victim, *, anything: bool) -> bool:
 def _may_start(
     cycle: cycle_state.CycleState, ask: request.PlacementRequest, lost: Iterable[victims.Victim]
 ) -> bool:
-    """Whether limits and shares let an ask start when only these leave for good."""
+    """Return True if limits and shares let an ask start when only these leave for good."""
     losing, freed = set(), cycle.ledger.nothing
     for unit in lost:
         losing.add(unit.holding.queue)

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 
-from reconciler.model.state.scheduler_state import Turn
 from reconciler.scheduling.backfill import windows
 from reconciler.scheduling.causes import BlockKind
 from reconciler.scheduling.cycle import cycle_state
@@ -22,6 +21,16 @@ from reconciler.scheduling.reasons import reason_explainer, reason_groups
 def decisions(cycle: cycle_state.CycleState) -> Decisions:
     """The result of a cycle."""
     reasons = _reasons(cycle)
+    kept = tuple(
+        CarriedReservation(
+            r.ask.job,
+            r.ask.progress.claim.elements[r.ask.progress.started],
+            r.starts_at,
+            tuple(task.node for task in r.tasks),
+        )
+        for r in cycle.calendar.reservations
+        if r.ask.progress.left > 0
+    )
     return Decisions(
         placements=tuple(cycle.placements),
         evictions=tuple(cycle.evictions),
@@ -29,17 +38,8 @@ def decisions(cycle: cycle_state.CycleState) -> Decisions:
         reason_of_line=tuple(reasons.of_line),
         reason_of=reasons.of_job,
         promised=dict(cycle.promised),
-        kept=tuple(
-            CarriedReservation(
-                r.ask.job,
-                r.ask.progress.claim.elements[r.ask.progress.started],
-                r.starts_at,
-                tuple(task.node for task in r.tasks),
-            )
-            for r in cycle.calendar.reservations
-            if r.ask.progress.left > 0
-        ),
-        turns=_turns(cycle),
+        kept=kept,
+        turns=cycle.dealt.remembered(cycle.queues, {one.job for one in kept}),
         estimates=start_estimates.estimates(
             cycle.situation,
             cycle.columns,
@@ -57,12 +57,6 @@ def decisions(cycle: cycle_state.CycleState) -> Decisions:
         if cycle.situation.lines
         else math.inf,
     )
-
-
-def _turns(cycle: cycle_state.CycleState) -> tuple[Turn, ...]:
-    """Who has another's turn from now on."""
-    holders = {r.ask.job for r in cycle.calendar.reservations if r.ask.progress.left > 0}
-    return cycle.dealt.remembered(cycle.queues, holders)
 
 
 def shares(ledger: quota_ledger.QuotaLedger) -> tuple[QueueShare, ...]:

@@ -179,7 +179,7 @@ class SchedulingCycle(actions.Actions):
         self.tree.put(queue, None if ask is None else ask.amounts)
 
     def _next_of(self, queue: int) -> request.PlacementRequest | None:
-        """What a queue tries next, past what can't start in this cycle whatever others do.
+        """Return what a queue tries next, past what can't start in this cycle whatever others do.
 
         Whose turn it is goes by that: for the sake of work that can't start, a queue would be asked
         too late for what it is owed, and take it back from who went before it.
@@ -199,7 +199,7 @@ class SchedulingCycle(actions.Actions):
             self._blocked(ask, cause)
 
     def _forbids(self, ask: request.PlacementRequest) -> reason_explainer.BlockReason | None:
-        """What keeps an ask from starting in this cycle whoever leaves, if anything does."""
+        """Return what keeps an ask from starting in this cycle whoever leaves, if anything does."""
         cause = self.gate(ask)
         if cause is None:
             if self._never(ask):
@@ -283,7 +283,7 @@ class SchedulingCycle(actions.Actions):
     def _behind(
         self, ask: request.PlacementRequest, wait: limit_holds.LimitWait
     ) -> reason_explainer.BlockReason:
-        """Who would take what comes free under a limit from who waits for that before it."""
+        """Return who would take what comes free under a limit from who waits for that before it."""
         if ask.fits(self.now):
             return reason_explainer.BlockReason(BlockKind.WOULD_DELAY, subject=wait.job, at=wait.at)
         return reason_explainer.BlockReason(
@@ -300,7 +300,7 @@ class SchedulingCycle(actions.Actions):
         return cause
 
     def _never(self, ask: request.PlacementRequest) -> bool:
-        """Whether an ask could not start whatever ends, so that nobody is to wait for it."""
+        """Return True if an ask could not start whatever ends, so that nobody is to wait for it."""
         return self.explainer.never_starts(ask.line, had_room=bool(self._had_room[ask.shape]))
 
     def _try_all(

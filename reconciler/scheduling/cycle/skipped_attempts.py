@@ -11,6 +11,7 @@ the same queue have idle turns before anybody else's, go out. Decisions are the 
 this.
 """
 
+import functools
 import itertools
 from typing import NamedTuple
 
@@ -77,7 +78,6 @@ class UnschedulableCache:
         self._failed_at: dict[int, object] = {}
         #: By queue; what is known of rooms only grows, so that idle turns stay idle.
         self._tails: dict[int, _Tail] = {}
-        self._by_queue: row_groups.RowGroups | None = None
         self._devices = np.array(
             [any(group.devices for group in shape.groups) for shape in situation.shapes],
             dtype=np.bool_,
@@ -106,7 +106,7 @@ class UnschedulableCache:
         return len(self.turns.evictions) + self.turns.calendar.given_up
 
     def _may_come(self, shape: int, duration_s: float) -> bool:
-        """Whether a shape may have room, now or once something comes free."""
+        """Return True if a shape may have room, now or once something comes free."""
         if not self.full[shape]:
             return True
         if self.turns.later is self.turns.now:
@@ -114,13 +114,16 @@ class UnschedulableCache:
         known = self._none_coming[shape] == self._changes()
         return bool(not known or duration_s < self._length_s[shape])
 
+    @functools.cached_property
+    def _by_queue(self) -> row_groups.RowGroups:
+        """Return the lines of each queue."""
+        return row_groups.RowGroups.of(self.turns.columns.queue, len(self.turns.ledger.paths))
+
     def note_searched(self, ask: request.PlacementRequest) -> None:
         """No victims were found: none will be for lines of the queue that ask for no less."""
         turns, columns = self.turns, self.turns.columns
         evictor = turns.evictor
         queue = ask.queue
-        if self._by_queue is None:
-            self._by_queue = row_groups.RowGroups.of(columns.queue, len(turns.ledger.paths))
         members = self._by_queue.members(queue)
         if ask.missing or ask.firm or self._own[members].all():
             return
@@ -170,7 +173,7 @@ class UnschedulableCache:
     # Whether turns are idle
 
     def is_idle(self, ask: request.PlacementRequest) -> bool:
-        """Whether a turn would find nothing but that there is no room."""
+        """Return True if a turn would find nothing but that there is no room."""
         turns, progress = self.turns, ask.progress
         tail = self._next(ask)
         if tail is not None:
@@ -234,7 +237,7 @@ class UnschedulableCache:
         return found
 
     def _are_idle(self, claims: list[job_order.PendingJobProgress]) -> bool:
-        """Whether the turns of all these are idle; where not, nothing was noted of any."""
+        """Return True if the turns of all these are idle; where not, nothing was noted of any."""
         evictor = self.turns.evictor
         before = evictor.overdue_at
         for progress in claims:
@@ -244,7 +247,7 @@ class UnschedulableCache:
         return True
 
     def _may_reserve(self, queue: int) -> bool:
-        """Whether a line of a queue may get a reservation."""
+        """Return True if a line of a queue may get a reservation."""
         turns = self.turns
         backfill = turns.situation.policy.backfill
         if backfill == "none" or not turns.calendar.has_moments():
@@ -284,7 +287,7 @@ class UnschedulableCache:
         return tail if tail.of == self._of() else None
 
     def _of(self) -> object:
-        """How things stand, in as much as idle turns follow from it."""
+        """Return how things stand, in as much as idle turns follow from it."""
         turns = self.turns
         if turns.calendar.reservations:
             return object()  # what comes free beside them depends on how long it is asked for
@@ -302,7 +305,7 @@ class UnschedulableCache:
         return _Tail(self._of(), lines, searched[: len(lines)])
 
     def _hopeless(self, lines: NDArray[np.intp]) -> int:
-        """How many of the first lines have no room, nor get any that comes free."""
+        """Return how many of the first lines have no room, nor get any that comes free."""
         turns, full = self.turns, self.full
         if turns.later is not turns.now:
             full = full & (self._none_coming == self._changes())
@@ -373,7 +376,7 @@ class UnschedulableCache:
 
 
 def _leading(mask: Mask) -> int:
-    """How many entries hold before the first that does not."""
+    """Return how many entries hold before the first that does not."""
     if not mask.size:
         return 0
     first = int(mask.argmin())

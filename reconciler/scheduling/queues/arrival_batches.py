@@ -43,8 +43,6 @@ Entry = tuple[int, int]
 #: Milli-GPUs, milli-CPUs, bytes.
 Size = tuple[int, int, int]
 
-#: The span of the ages of claims, in claims, up to which they are put in order by their places.
-SPAN_MAX = 8
 _ages = operator.attrgetter("ages")
 
 
@@ -63,7 +61,7 @@ class ArrivalBatches:
 
     @property
     def elements(self) -> int:
-        """How many may start."""
+        """Return how many may start."""
         lines = self.situation.lines
         return sum(
             _startable(lines[line].claims[position])
@@ -72,7 +70,7 @@ class ArrivalBatches:
         )
 
     def mix(self, left: Callable[[Entry], int], free: int) -> tuple[snapshots.ArrivalShare, ...]:
-        """What is ahead, up to the GPUs that are free; queues get parts by what they ask.
+        """Return what is ahead, up to the GPUs that are free; queues get parts by what they ask.
 
         Args:
             left: elements of a claim that may still start.
@@ -180,7 +178,7 @@ def _moments(situation: snapshots.Snapshot, columns: snapshots.PendingColumns) -
 
 def _together(age: NDArray[np.int64], moment: NDArray[np.float64]) -> NDArray[np.intp]:
     """Claims that may have come at one moment with others; all where ages and moments disagree."""
-    ranked = _by_age(age)
+    ranked = np.argsort(age)
     steps = np.diff(moment[ranked])
     if (steps < 0).any() or (steps[np.diff(age[ranked]) == 0] != 0).any():
         return np.arange(len(age))
@@ -192,27 +190,13 @@ def _together(age: NDArray[np.int64], moment: NDArray[np.float64]) -> NDArray[np
     return found
 
 
-def _by_age(age: NDArray[np.int64]) -> NDArray[np.intp]:
-    """Claims by age, those of one age in any order; ages are mostly numbers that follow closely."""
-    first = int(age.min())
-    span = int(age.max()) - first + 1
-    if span > SPAN_MAX * len(age):
-        return np.argsort(age)
-    position = np.arange(len(age))
-    place = np.full(span, -1, dtype=np.intp)
-    place[age - first] = position
-    if (place[age - first] != position).any():  # some are of one age
-        return np.argsort(age)
-    return place[place >= 0]
-
-
 def _peers(
     columns: snapshots.PendingColumns,
     waits: NDArray[np.intp],
     queue: NDArray[np.int64],
     priority: NDArray[np.int64],
 ) -> NDArray[np.float64]:
-    """How many claims of lines that wait are of some queues, each with a priority."""
+    """Return how many claims of lines that wait are of some queues, each with a priority."""
     kinds = np.unique(priority)
     kind = np.searchsorted(kinds, columns.priority[waits])
     known = kinds[np.minimum(kind, len(kinds) - 1)] == columns.priority[waits]

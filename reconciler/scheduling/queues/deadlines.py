@@ -6,7 +6,7 @@ that was used stays used: who starts with another's, or has room reserved by it,
 that one. Else the turn of the oldest would be had by each that comes with a deadline, and they
 would keep others out for ever. So who has another's turn is remembered from cycle to cycle
 (``Snapshot.turns``). Nobody takes the turn of who has room reserved, since that has used it, nor of
-who has waited ``order.WAIT_MAX_S``: among those age alone decides.
+who has waited ``job_order.WAIT_MAX_S``: among those age alone decides.
 
 The situation comes in; the order of queues with deadlines goes out, and, when all have had their
 turns, what is to be remembered.
@@ -152,14 +152,14 @@ class DeadlineOrder:
         )
 
     def _lends(self, entry: _Entry) -> bool:
-        """Whether a claim may take another's turn, and have its own taken."""
+        """Return True if a claim may take another's turn, and have its own taken."""
         beyond = entry.pressing <= -job_order.WAIT_MAX_S
         return not (entry.grows or beyond or entry.job in self._used)
 
     def remembered(
         self, queues: Iterable[job_order.JobQueue], reserved: Collection[str]
     ) -> tuple[Turn, ...]:
-        """Who has another's turn after the cycle, of what still waits.
+        """Return who has another's turn after the cycle, of what still waits.
 
         ``queues``: how far their claims have come; ``reserved``: jobs that have room reserved now.
         """
@@ -202,5 +202,5 @@ class DeadlineOrder:
 
 
 def _has_begun(progress: job_order.PendingJobProgress | None) -> bool:
-    """Whether anything of a claim starts in this cycle, or has room that comes free."""
+    """Return True if anything of a claim starts in this cycle, or has room that comes free."""
     return progress is not None and bool(progress.started or progress.promised)

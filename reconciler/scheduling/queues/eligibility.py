@@ -1,7 +1,7 @@
 """Which lines are blocked in a cycle and why, and what their queues could still gain.
 
 A cycle notes here for what cause each line waits, thousands at once where it is the same cause.
-``Eligibility`` answers for whole columns of lines what ``ledger.Ledger`` answers for one start:
+``Eligibility`` answers for whole columns of lines what ``QuotaLedger`` answers for one start:
 whether a limit stands in its way, and whether its queue might take something back from others.
 """
 
@@ -108,33 +108,27 @@ class Eligibility:
         loose = unmeasured(situation) & may_leave(situation)
         self._unmeasured[situation.running.queue[loose]] = True
         self._measured: Mask = np.logical_or.reduce(self.rationed, axis=1)
-        self._free: Mask = ~self._measured
         self._leaves: Mask = self.lowest < NOBODY
         self._limited = bool((np.asarray(queues.limit) < UNLIMITED).any())
         #: Guarantees where they are measured; nobody has more than the others.
         self._bounds = np.where(self.rationed, self.guaranteed, np.iinfo(np.int64).max)
         #: Each with the version of the ledger that it is of.
         self._over: tuple[int, Mask] | None = None
-        #: The last flags that were asked for, as what they were made of is mostly the same.
-        self._over_last: tuple[bytes, Mask] | None = None
         self._above_at: tuple[int, Mask] | None = None
 
     def lower(self, queue: int, priority: int) -> bool:
-        """Whether a queue may have something of a lower priority that could be evicted."""
+        """Return True if a queue may have something of a lower priority that could be evicted."""
         return bool(self.lowest[queue] < priority)
 
     def has_spare(self, queue: int) -> bool:
-        """Whether a queue has tasks that elastic gangs can spare."""
+        """Return True if a queue has tasks that elastic gangs can spare."""
         return bool(self.lowest_spare[queue] < NOBODY)
 
     def losers(self) -> Mask:
         """(q,) queues for each of which another may hold more than guarantees, and lose it."""
         if self._over is None or self._over[0] != self.ledger.version:
             over: Mask = (self._above() & self.evictable) | self._unmeasured
-            key = over.tobytes()
-            if self._over_last is None or self._over_last[0] != key:
-                self._over_last = (key, self._others_of(over))
-            self._over = (self.ledger.version, self._over_last[1])
+            self._over = (self.ledger.version, self._others_of(over))
         return self._over[1]
 
     def _others_of(self, over: Mask) -> Mask:
@@ -157,7 +151,7 @@ class Eligibility:
 
     def leaves_above(self) -> list[int]:
         """Queues of which something could be evicted, above their guarantees or without any."""
-        above = self._above() | self._free | self._unmeasured
+        above = self._above() | ~self._measured | self._unmeasured
         found: list[int] = np.flatnonzero(above & self._leaves).tolist()
         return found
 

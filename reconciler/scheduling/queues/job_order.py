@@ -1,9 +1,9 @@
-"""Who goes first within a queue; whose turn it is among queues is told by ``trees``.
+"""Who goes first within a queue; ``queue_order`` says whose turn it is among queues.
 
 First comes what is not yet running before what grows, then priority, then what a gang lacks that
 runs with fewer tasks than its minimum, then what is overdue, then
-arrival (among what arrived at one moment, what ``backlog`` says); for the sake of deadlines an
-owner's claims deal out their turns anew (``turns``). Overdue is what has waited
+arrival (among what arrived at one moment, what ``arrival_batches`` says); for the sake of deadlines
+an owner's claims deal out their turns anew (``deadlines``). Overdue is what has waited
 ``Policy.overdue`` times as long as it runs at the most; of it the one that waited longest by that
 measure goes first, so that minutes of work don't wait days behind days of work. That measure counts
 for ``WAIT_MAX_S`` only: what has waited so long goes before all that has not, the oldest first, so
@@ -14,9 +14,8 @@ Lines come in; claims go out one at a time.
 import bisect
 import heapq
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -70,12 +69,11 @@ class JobQueue:
     others are in a heap. ``every`` has all of them. ``ranked`` has all places where these are known
     beforehand (``explicit``). ``blocked`` lines, of all queues, are passed
     over. ``ranks`` stand for the order of arrival where claims arrived together
-    (``backlog.Backlog``). ``begun`` has a byte for each line, of all queues: whether its first
+    (``ArrivalBatches``). ``begun`` has a byte for each line, of all queues: whether its first
     claim had a turn.
     """
 
     situation: snapshots.Snapshot
-    columns: snapshots.PendingColumns
     blocked: bytearray
     ranks: Mapping[arrival_batches.Entry, int]
     begun: bytearray
@@ -87,7 +85,6 @@ class JobQueue:
     ranked: list[Place] = field(default_factory=list)
     explicit: bool = False
     added: int = 0
-    _next: Place | None = None
     #: Places of first claims, as far as anybody asked.
     _known: dict[int, Place] = field(default_factory=dict)
     _rows: NDArray[np.intp] | None = None
@@ -123,20 +120,18 @@ class JobQueue:
     def _bring(self) -> None:
         """Put fresh lines on the heap as far as they come before all that is there."""
         while (index := self.upcoming()) >= 0:
-            if self._next is None:
-                self._next = self._place(index)
-            if self.places and self.places[0] < self._next:
+            place = self._place(index)
+            if self.places and self.places[0] < place:
                 return
-            heapq.heappush(self.places, self._next)
+            heapq.heappush(self.places, place)
             self.at += 1
-            self._next = None
 
     def upcoming(self) -> int:
         """The next line of which nobody was tried yet, -1: there is none."""
         fresh, blocked, at = self.fresh, self.blocked, self.at
         count = len(fresh)
         if at < count and blocked[fresh[at]]:
-            self._next, few = None, min(count, at + FEW)
+            few = min(count, at + FEW)
             while at < few and blocked[fresh[at]]:
                 at += 1
             if at == few:  # thousands are blocked together
@@ -201,17 +196,14 @@ class JobQueue:
         return found, np.frombuffer(self.blocked, dtype=np.bool_)[found]
 
     def _place(self, index: int) -> Place:
-        found = self._known.get(index)
-        if found is None:
-            found = self._known[index] = self._placed(index)
-        return found
-
-    def _placed(self, index: int) -> Place:
-        line = self.situation.lines[index]
-        first = line.claims[0]
-        arrival = self.ranks.get((index, 0), first.order)
-        pressing = pressing_of(self.situation, line, first)
-        return (grows(first), -line.priority, pressing, arrival, index, 0)
+        """Return the place of a line's first claim."""
+        if index not in self._known:
+            line = self.situation.lines[index]
+            first = line.claims[0]
+            arrival = self.ranks.get((index, 0), first.order)
+            pressing = pressing_of(self.situation, line, first)
+            self._known[index] = (grows(first), -line.priority, pressing, arrival, index, 0)
+        return self._known[index]
 
     def left(self, entry: arrival_batches.Entry) -> int:
         """Elements of a claim that may still start."""
@@ -247,7 +239,7 @@ class JobQueue:
         else:
             there = again.union(self.fresh[self.at :])
             self.fresh = [index for index in self.every if index in there]
-            self.at, self._next, self._rows = 0, None, None
+            self.at, self._rows = 0, None
         heapq.heapify(self.places)
 
     def again(self, progress: PendingJobProgress) -> None:
@@ -278,7 +270,7 @@ def lines_of(
     """One line for each queue; ``dealt``: places of all claims, of queues with deadlines."""
     queues = len(situation.queues.names)
     begun = bytearray(len(situation.lines))
-    found = [JobQueue(situation, columns, blocked, ranks, begun) for _ in range(queues)]
+    found = [JobQueue(situation, blocked, ranks, begun) for _ in range(queues)]
     arrival = columns.order
     if ranks:
         arrival = arrival.copy()
@@ -287,7 +279,7 @@ def lines_of(
                 arrival[index] = turn
     urgent = pressing(situation, columns)
     after = columns.grows & (urgent > -np.inf)
-    ranked = _lexsort((arrival, urgent, -columns.priority, after, columns.queue))
+    ranked = np.lexsort((arrival, urgent, -columns.priority, after, columns.queue))
     ranked = ranked[columns.claims[ranked] > 0]
     starts = np.searchsorted(columns.queue[ranked], np.arange(queues + 1))
     for queue, line in enumerate(found):
@@ -299,12 +291,6 @@ def lines_of(
         else:
             line.every = line.fresh = members
     return found
-
-
-def _lexsort(keys: Sequence[NDArray[Any]]) -> NDArray[np.intp]:
-    """``numpy.lexsort``, without the keys that are the same for all."""
-    kept = [key for key in keys if len(key) and bool((key != key[0]).any())]
-    return np.lexsort(kept) if kept else np.arange(len(keys[0]))
 
 
 def grows(claim: snapshots.PendingJob) -> bool:
@@ -333,7 +319,7 @@ def overdue_at(
 def overdue_between(
     situation: snapshots.Snapshot, columns: snapshots.PendingColumns, lines: NDArray[np.intp]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """When the first claims of lines are overdue: at the earliest, and at the latest.
+    """Return when the first claims of lines are overdue: at the earliest, and at the latest.
 
     Columns know whole seconds only; what was submitted before second 1 may be overdue always.
     """
@@ -352,7 +338,7 @@ def overdue_between(
 def pressing_of(
     situation: snapshots.Snapshot, line: snapshots.PendingGroup, claim: snapshots.PendingJob
 ) -> float:
-    """How far a claim is overdue, negated; 0: it is not; minus infinity: it refills a gang.
+    """Return how far a claim is overdue, negated; 0: it is not; minus infinity: it refills a gang.
 
     Up to ``WAIT_MAX_S`` that is its wait by its expected run time, so less than ``WAIT_MAX_S`` by
     ``SHORTEST_S``; from there on it is its wait in seconds, which is always more.

@@ -157,22 +157,13 @@ class QueueTree:
         return None
 
     def _asked_at(self, queue: int) -> Charge | None:
-        """What the next start below a queue asks for."""
-        at = queue
-        for _ in range(self.count):
-            child = self._top(at)
-            if child is None:
-                return None
-            if child >= self.count:
-                return self.asked[child - self.count]
-            if not self.inner[child]:
-                return self.asked[child]
-            at = child
-        return None
+        """Return what the next start below a queue asks for."""
+        first = self.first(below=queue)
+        return None if first is None else self.asked[first]
 
-    def first(self) -> int | None:
-        """The queue whose turn it is."""
-        at = -1
+    def first(self, below: int = -1) -> int | None:
+        """Return the queue whose turn it is, of those below one (-1: of all)."""
+        at = below
         for _ in range(self.count + 1):
             child = self._top(at)
             if child is None:

@@ -7,7 +7,6 @@ import pytest
 
 from reconciler.scheduling.nodes import quick_fit
 from reconciler.scheduling.placement.capacity import Capacity
-from reconciler.scheduling.queues import arrival_batches
 from tests.unit.scheduling import drawn
 
 
@@ -43,13 +42,3 @@ def test_nothing_is_asked_of_nodes_that_are_not_there() -> None:
     assert quick_fit.fitting(sizes, rows.__getitem__).tolist() == [False, False, False, True]
     some = {0: np.array([[-3, -1, 0]]), 1: rows[0]}
     assert quick_fit.fitting(sizes, some.__getitem__).tolist() == [True, False, False, False]
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_ages_are_put_in_order_however_far_they_lie_apart(seed: int) -> None:
-    rng = random.Random(seed)
-    count = rng.randint(1, 40)
-    ages = np.array([rng.randrange(rng.choice([count, 3 * count, 10**12])) for _ in range(count)])
-    ranked = arrival_batches._by_age(ages)
-    assert sorted(ranked.tolist()) == list(range(count))
-    assert (np.diff(ages[ranked]) >= 0).all()
