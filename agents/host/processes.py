@@ -18,8 +18,9 @@ from typing import Any
 
 from agents.host import process_memory
 
-#: How long a starting supervisor looks for processes of its predecessor.
-RECOVERY_S = 30.0
+#: How long a starting supervisor looks for its predecessor's groups and processes, and how long for
+#: processes at the least.
+RECOVERY_S, RECOVERY_S_MIN = 30.0, 2.0
 #: Time between two passes over all processes.
 PASS_S = 0.02
 #: Variable in the environment of a container runtime that runs a task, not in the container's.

@@ -98,7 +98,8 @@ class Supervisor:
         processes.ask_runtimes(self.root)
         if not self.isolation.recover():
             complain("control groups of an earlier supervisor can't be emptied")
-        left_s, group = until - time.monotonic(), self.isolation.tree.group_part
+        left_s = max(processes.RECOVERY_S_MIN, until - time.monotonic())
+        group = self.isolation.tree.group_part
         if not processes.kill_leftovers(self.root, alive, left_s, group=group):
             complain("processes of an earlier supervisor can't be killed; starting next to them")
         for record in alive:

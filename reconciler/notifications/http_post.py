@@ -1,6 +1,7 @@
 """One request of a notification over HTTP, within limits of time and size.
 
-Its library takes a quarter of the start of a controller, so it is imported with the first request.
+Its library takes a quarter of the start of a controller. So this module is imported with the first
+request, and at the top of ``pinned_post`` alone, of which the same holds.
 """
 
 import contextlib

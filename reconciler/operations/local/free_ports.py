@@ -1,4 +1,4 @@
-"""Ports of loopback that nobody else takes before they are listened on.
+"""Ports of loopback that the kernel gives to no connection before they are listened on.
 
 A port that the kernel chose may be given to the next connection of any program, once it is free
 again. So ports come from outside of ``net.ipv4.ip_local_port_range``.

@@ -22,7 +22,7 @@ from reconciler.scheduling.reasons import reason_explainer, reason_text
 
 
 class Actions(cycle_state.CycleState):
-    """What may be done for a claim, and is noted in the state of the cycle."""
+    """What can be done for a claim; what was done is noted in the state of the cycle."""
 
     def __init__(self, situation: snapshots.Snapshot) -> None:
         super().__init__(situation)

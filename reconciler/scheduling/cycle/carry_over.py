@@ -1,8 +1,8 @@
 """What earlier cycles said keeps its turn: promises of room that comes free, and reservations.
 
 Before the first turn of a cycle the claims that others were evicted for get their room, then those
-that had room reserved in time. ``Claim.promised``, leaving holdings and ``Snapshot.kept`` come in;
-placements, promises and reservations are made in the cycle.
+that had room reserved in time. ``PendingJob.promised``, leaving holdings and ``Snapshot.kept`` come
+in; placements, promises and reservations are made in the cycle.
 """
 
 import numpy as np

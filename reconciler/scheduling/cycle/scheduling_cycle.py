@@ -30,9 +30,7 @@ from reconciler.scheduling.cycle import (
 from reconciler.scheduling.decisions import Action, Decisions
 from reconciler.scheduling.inputs import flavors, pending_groups, snapshots
 from reconciler.scheduling.placement import partial_gangs, request
-from reconciler.scheduling.queues import (
-    arrival_batches,
-)
+from reconciler.scheduling.queues import arrival_batches
 from reconciler.scheduling.quota import quota_ledger
 from reconciler.scheduling.reasons import reason_explainer
 
@@ -67,7 +65,7 @@ def _at_rest(situation: snapshots.Snapshot) -> Decisions:
 
 
 class SchedulingCycle(actions.Actions):
-    """The state of one call: whose turn it is, and what becomes of it."""
+    """One call: whose turn it is, and what becomes of it."""
 
     def __init__(
         self,

@@ -65,7 +65,7 @@ class UnschedulableCache:
         self._length_s = np.zeros(shapes)
         #: Lines that always have turns of their own.
         self._own: Mask = columns.special | ~columns.preemptible
-        self.ways = turns.ways
+        self._ways = turns.ways
         preempt, lowest = situation.policy.preempt, turns.prospects.lowest
         self._preempts: Mask = (
             lowest[columns.queue] < columns.priority
@@ -74,7 +74,7 @@ class UnschedulableCache:
         )
         #: (n, k) lines for which a search for victims is known to fail, as each of these shapes,
         #: and as of when in each queue.
-        self._failed = np.zeros(self.ways.shape, dtype=np.bool_)
+        self._failed = np.zeros(self._ways.shape, dtype=np.bool_)
         self._failed_at: dict[int, object] = {}
         #: By queue; what is known of rooms only grows, so that idle turns stay idle.
         self._tails: dict[int, _Tail] = {}
@@ -137,8 +137,8 @@ class UnschedulableCache:
         alike &= ~self._own[members] & (columns.priority[members] == ask.line.priority)
         lines = members[alike]
         fails = turns.now.no_less(ask.shape) & (self._devices == self._devices[ask.shape])
-        rows, way = np.nonzero(fails[self.ways[lines]])
-        same = self._measured_alike(ask, self.ways[lines[rows], way])
+        rows, way = np.nonzero(fails[self._ways[lines]])
+        same = self._measured_alike(ask, self._ways[lines[rows], way])
         lines, way = lines[rows[same]], way[same]
         earliest, latest = job_order.overdue_between(turns.situation, columns, lines)
         now = turns.situation.now
@@ -311,7 +311,7 @@ class UnschedulableCache:
             full = full & (self._none_coming == self._changes())
         if turns.mover.may_move():
             full = full & turns.mover.failed
-        none: Mask = full[self.ways[lines]].all(axis=1) & ~self._own[lines]
+        none: Mask = full[self._ways[lines]].all(axis=1) & ~self._own[lines]
         return _leading(none)
 
     def _cannot_evict(self, queue: int, lines: NDArray[np.intp]) -> tuple[Mask, Mask]:
@@ -324,8 +324,8 @@ class UnschedulableCache:
         known = self._failed_at.get(queue) == self._standing(queue)
         searched = self._preempts[lines]
         stopped: Mask = np.zeros(len(lines), dtype=np.bool_)
-        for way in range(self.ways.shape[1]):
-            asked = prospects.least[self.ways[lines, way]]
+        for way in range(self._ways.shape[1]):
+            asked = prospects.least[self._ways[lines, way]]
             might = self._preempts[lines]
             if reclaims:
                 might = might | prospects.reclaiming(asked, queue)
@@ -339,7 +339,7 @@ class UnschedulableCache:
         turns = self.turns
         stops = np.frombuffer(turns.queues[queue].begun, dtype=np.bool_)[lines]
         if turns.later is not turns.now and turns.calendar.reservations:
-            length_s = self._length_s[self.ways[lines]].max(axis=1)
+            length_s = self._length_s[self._ways[lines]].max(axis=1)
             # Columns know whole seconds only, rounded up.
             shorter = turns.columns.duration[lines] - 1 < length_s
             for at in np.flatnonzero(shorter).tolist():

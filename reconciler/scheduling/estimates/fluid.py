@@ -160,8 +160,8 @@ class FluidModel:
         return after
 
     def _instead(self, one: WaitingClaim, wanted: _Wanted, runs_s: float, after: float) -> float:
-        """When it could have what less urgent work of its queue has reserved, which it would evict
-        as soon as that ran (``yielding``); infinity: at no moment."""
+        """Return when it could have what less urgent work of its queue has reserved, which it would
+        evict as soon as that ran (``displacement.yielding``); infinity: at no moment."""
         situation, found = self.expected.situation, math.inf
         if not (wanted.limits and one.line.preempts and situation.policy.preempt):
             return found  # who waits for room alone was kept out by it

@@ -421,7 +421,7 @@ class SchedulingPolicy:
         any_movable: whether all preemptible work counts as movable.
         order: of claims of one queue and priority that were submitted at the same moment, which
             goes first: by ``PendingJob.order``, or the one that lets most of them fit
-            (``backlog``).
+            (``arrival_batches``).
         overdue: a claim that has waited so many times as long as it runs at the most goes before
             others of its queue and priority (``job_order.WAIT_MAX_S`` bounds the wait); 0: never.
     """

@@ -199,5 +199,5 @@ class StaticFacts:
         return found
 
 
-#: What was made last: the same shapes wait from cycle to cycle.
+#: What was made last, with the nodes of then: the same shapes wait from cycle to cycle.
 _last: StaticFacts | None = None

@@ -76,10 +76,8 @@ class StarvationRule:
     @functools.cached_property
     def _lowest(self) -> NDArray[np.int64]:
         """(q,) the lowest priority of what waits in each queue."""
-        columns, found = (
-            self._columns,
-            np.full(len(self.situation.queues.names), eligibility.NOBODY),
-        )
+        columns = self._columns
+        found = np.full(len(self.situation.queues.names), eligibility.NOBODY)
         np.minimum.at(found, columns.queue[self._waits], columns.priority[self._waits])
         return found
 

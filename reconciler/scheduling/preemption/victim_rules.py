@@ -1,8 +1,8 @@
 """Who may be evicted for an ask, as room and accounts stand at the moment.
 
-Running work comes in as units. The search for victims asks here before each unit that it takes,
-since every unit that leaves changes the answers: whether it may be taken, whether the ask may start
-once some have left, and whether none of these would take back what they lost.
+An ask and units of running work come in; whether they may be taken goes out, whether the ask may
+start once some have left, and whether none of these would take back what they lost. The search for
+victims asks before each unit that it takes, since every unit that leaves changes the answers.
 """
 
 import functools

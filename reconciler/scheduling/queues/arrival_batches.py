@@ -1,11 +1,11 @@
 """In which order work that came at the same moment fills devices best, and what it is a mix of.
 
 Age says nothing among claims of one queue and priority that were submitted at the same moment
-(an array of experiments in one commit, a backlog that is handed over). With ``Policy.order`` of
-``fit`` they share out the turns that they have together: elements with whole devices or several
-tasks go first, the biggest ahead, since they find no room once shares have broken into every
-node. Then shares, by patterns that fill a device: the fullest pattern that the supply allows, as
-often as it lasts, then the next; what fills no device well comes last and gets the room that
+(an array of experiments in one commit, a backlog that is handed over). With the order ``fit`` of
+``SchedulingPolicy`` they share out the turns that they have together: elements with whole devices
+or several tasks go first, the biggest ahead, since they find no room once shares have broken into
+every node. Then shares, by patterns that fill a device: the fullest pattern that the supply allows,
+as often as it lasts, then the next; what fills no device well comes last and gets the room that
 remains. Elements without GPUs take what no GPU needs. Among those of one size much CPU, then
 memory, goes first.
 
@@ -51,7 +51,7 @@ class ArrivalBatches:
     """Claims that came together.
 
     Attributes:
-        ranks: of each such claim, what stands for its ``Claim.order``.
+        ranks: of each such claim, what stands for its ``PendingJob.order``.
         queues: such claims of each queue that has any, in turn.
     """
 
@@ -119,7 +119,10 @@ class ArrivalBatches:
 
 
 def gather(situation: snapshots.Snapshot, columns: snapshots.PendingColumns) -> ArrivalBatches:
-    """The claims that ``Policy.order`` lets share out their turns; ``columns`` of the lines."""
+    """Return the claims that the policy's order lets share out their turns.
+
+    ``columns``: of the lines.
+    """
     if situation.policy.order != "fit":
         return ArrivalBatches(situation)
     ranks: dict[Entry, int] = {}

@@ -93,6 +93,9 @@ class Eligibility:
         self.paths = np.array(
             [[*path, *[path[-1]] * (depth - len(path))] for path in ledger.paths], dtype=np.intp
         ).reshape(-1, depth)
+        #: (q, depth) where a row of it stands for the first time.
+        self._once = np.ones(self.paths.shape, dtype=np.bool_)
+        self._once[:, 1:] = self.paths[:, 1:] != self.paths[:, :-1]
         self.fair = np.array(ledger.fair, dtype=np.int64).reshape(-1, width)
         self.guaranteed = np.asarray(queues.guaranteed)
         self.rationed = np.asarray(queues.rationed)
@@ -133,11 +136,8 @@ class Eligibility:
 
     def _others_of(self, over: Mask) -> Mask:
         """(q,) queues for each of which some of those ``over`` is not on its way to its root."""
-        rows = np.flatnonzero(over)
-        own = np.zeros(len(over), dtype=np.int64)
-        for row in rows.tolist():
-            own += (self.paths == row).any(axis=1)
-        found: Mask = own < len(rows)
+        own = (over[self.paths] & self._once).sum(axis=1)
+        found: Mask = own < np.count_nonzero(over)
         return found
 
     def _above(self) -> Mask:

@@ -1,13 +1,13 @@
 """Who goes first within a queue; ``queue_order`` says whose turn it is among queues.
 
 First comes what is not yet running before what grows, then priority, then what a gang lacks that
-runs with fewer tasks than its minimum, then what is overdue, then
-arrival (among what arrived at one moment, what ``arrival_batches`` says); for the sake of deadlines
-an owner's claims deal out their turns anew (``deadlines``). Overdue is what has waited
-``Policy.overdue`` times as long as it runs at the most; of it the one that waited longest by that
-measure goes first, so that minutes of work don't wait days behind days of work. That measure counts
-for ``WAIT_MAX_S`` only: what has waited so long goes before all that has not, the oldest first, so
-that no stream of short work can hold it back.
+runs with fewer tasks than its minimum, then what is overdue, then arrival (among what arrived at
+one moment, what ``arrival_batches`` says); for the sake of deadlines an owner's claims deal out
+their turns anew (``deadlines``). Overdue is what has waited so many times as long as it runs at the
+most (``overdue`` of ``SchedulingPolicy``); of it the one that waited longest by that measure goes
+first, so that minutes of work don't wait days behind days of work. That measure counts for
+``WAIT_MAX_S`` only: what has waited so long goes before all that has not, the oldest first, so that
+no stream of short work can hold it back.
 Lines come in; claims go out one at a time.
 """
 

@@ -23,5 +23,6 @@ def test_ports_are_not_those_of_connections(tmp_path: Path) -> None:
 def test_the_kernel_chooses_where_no_others_are_left(tmp_path: Path, text: str) -> None:
     chosen = tmp_path / "range"
     chosen.write_text(text)
+    assert free_ports._drawn(chosen) == []
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", free_ports.free_port(chosen)))
