@@ -70,7 +70,7 @@ def missing() -> str:
 
 
 def _ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on now, each once."""
+    """Return different ports of loopback that are free now."""
     found: set[int] = set()
     while len(found) < count:
         found.add(free_ports.free_port())

@@ -7,6 +7,7 @@ request, and at the top of ``pinned_post`` alone, of which the same holds.
 import contextlib
 import email.utils
 import socket
+import ssl
 import time
 
 import httpx
@@ -33,6 +34,11 @@ def why_unanswered(error: Exception) -> str:
     return f"no answer ({name})"
 
 
+def tls_context() -> ssl.SSLContext:
+    """Return whom all notifications trust: ``SSL_CERT_FILE``, or else the usual authorities."""
+    return httpx.create_ssl_context()
+
+
 def host_of(url: str) -> str:
     """Return host and port of a URL, as it names them.
 
@@ -57,7 +63,7 @@ def post(request: messages.HttpPost) -> post_answers.PostAnswer:
             timeout=post_answers.TIMEOUT_S,
             follow_redirects=False,
             trust_env=not local,
-            verify=httpx.create_ssl_context(),  # by SSL_CERT_FILE, also on this machine
+            verify=tls_context(),  # also on this machine
         ) as client,
         client.stream("POST", request.url, headers=request.headers, content=request.body) as answer,
     ):

@@ -43,14 +43,12 @@ def user_and_password(path: Path) -> tuple[str, str]:
 
 def send(server: MailServer, mail: email.message.EmailMessage) -> post_answers.PostAnswer:
     """Send a mail. Refusals have the HTTP status that means the same: 400 for ever, 503 for now."""
-    import httpx  # noqa: PLC0415 - most controllers send nothing
-
-    from reconciler.notifications import http_post  # noqa: PLC0415
+    from reconciler.notifications import http_post  # noqa: PLC0415 - most controllers send nothing
 
     try:
         with smtplib.SMTP(server.host, server.port, timeout=TIMEOUT_S) as connection:
             if server.uses_tls:
-                connection.starttls(context=httpx.create_ssl_context())
+                connection.starttls(context=http_post.tls_context())
             if server.login is not None:
                 connection.login(*user_and_password(server.login))
             connection.send_message(mail, server.sender, [str(mail["To"])])

@@ -12,8 +12,6 @@ import threading
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-import httpx
-
 from reconciler.model.values import addresses
 from reconciler.notifications import http_post, messages, post_answers
 
@@ -88,7 +86,7 @@ class _PinnedConnection(http.client.HTTPSConnection):
     """A connection to one address of a host, with TLS for the host's name."""
 
     def __init__(self, host: str, port: int, address: str) -> None:
-        context = httpx.create_ssl_context()  # trusts whom other notifications trust
+        context = http_post.tls_context()
         super().__init__(host, port, timeout=post_answers.TIMEOUT_S, context=context)
         self._address, self._tls = address, context
         self.is_cut = False

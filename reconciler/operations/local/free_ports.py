@@ -16,7 +16,7 @@ _TRIES_MAX = 64
 
 
 def free_port(kernel_ports: Path = KERNEL_PORTS) -> int:
-    """Return a port of loopback on which nobody listens now.
+    """Return a port of loopback that is free now.
 
     It is drawn, so that programs that ask at once get different ones. Where the kernel keeps all
     ports for connections, or those drawn are in use, the kernel chooses.

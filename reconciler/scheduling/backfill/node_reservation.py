@@ -56,7 +56,7 @@ class Displacement(NamedTuple):
 
 
 class Takes(Protocol):
-    """Who may take back what is protected now: ``MinRuntimeReservations``, a layer above."""
+    """What ``MinRuntimeReservations``, a layer above, answers about work protected for now."""
 
     @property
     def some(self) -> bool:

@@ -106,7 +106,7 @@ class ReservationCalendar:
         return room
 
     def holds_back(self, ask: request.PlacementRequest) -> bool:
-        """Return True if the queue of an ask has room reserved for a claim that nobody passes.
+        """Return True if a claim that nobody may pass has room reserved in the queue of an ask.
 
         That claim has waited ``job_order.WAIT_MAX_S``, is of no lower priority, and came before.
         """

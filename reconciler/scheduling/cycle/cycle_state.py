@@ -174,7 +174,7 @@ class CycleState:
         return {(h.job, h.element): row for row, h in enumerate(self.situation.holdings)}
 
     def clamp(self, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None) -> None:
-        """What was promised of what is free now can't be taken by others."""
+        """Keep others from taking free room that was promised."""
         self.now.clamp(self.later, {task.node for task in tasks})
         self.calendar.promised(tasks, beside_s=beside_s)
 

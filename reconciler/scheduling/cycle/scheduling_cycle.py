@@ -298,7 +298,7 @@ class SchedulingCycle(actions.Actions):
         return cause
 
     def _never(self, ask: request.PlacementRequest) -> bool:
-        """Return True if an ask could not start whatever ends, so that nobody is to wait for it."""
+        """Return True if an ask can't start whatever ends. Nobody has to wait for it then."""
         return self.explainer.never_starts(ask.line, had_room=bool(self._had_room[ask.shape]))
 
     def _try_all(

@@ -87,8 +87,8 @@ class Closures:
     def of(self, line: snapshots.PendingGroup) -> list[Closed]:
         """Return when which areas are kept from a line's work.
 
-        From the time after the last known one of a recurring window on, they stay closed: nobody
-        knows when they are free.
+        After the last known time of a recurring window they stay closed, because nobody knows when
+        they are free again.
         """
         found = self._of.get(line.reservations)
         if found is None:

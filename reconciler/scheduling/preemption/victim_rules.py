@@ -28,7 +28,7 @@ UNITS_MAX = 400_000
 
 
 class VictimRules:
-    """The rules of one cycle.
+    """Rules about victims in one cycle.
 
     Attributes:
         later: the room once all that is leaving has left.
