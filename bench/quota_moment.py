@@ -36,10 +36,13 @@ class QuotaMoment(moment.Moment):
         }
         began = {a.job for a in holders if a.assigned_at >= self.seen.now}
         jobs_ahead = jobs | set(ahead)
-        whole = moment.whole(record.spec)
+        bounds = quota.resources.as_vector()
         for other, waiting in ahead.values():
+            each = moment.whole(other.spec)
+            if _passes(bounds, used, each):
+                each = moment.asked(other.spec)  # an elastic one counts with what it may start with
             for resource in range(3):
-                used[resource] += waiting * moment.whole(other.spec)[resource]
+                used[resource] += waiting * each[resource]
         for resource, more in enumerate(self._let_through(holders)):
             used[resource] += more
         if quota.running is not None and len(jobs_ahead - {record.name}) >= quota.running:
@@ -47,11 +50,7 @@ class QuotaMoment(moment.Moment):
         considered = began | set(ahead)
         if quota.pending is not None and len(considered - {record.name}) >= quota.pending:
             return True
-        bounds = quota.resources.as_vector()
-        return any(
-            bound is not None and asked and taken + asked > bound
-            for bound, asked, taken in zip(bounds, whole, used, strict=True)
-        )
+        return _passes(bounds, used, moment.asked(record.spec))
 
     def _let_through(self, holders: list[records.AttemptRecord]) -> list[int]:
         """What elements that start in this very cycle counted with for caps, and did not get.
@@ -90,15 +89,26 @@ class QuotaMoment(moment.Moment):
             return waiting
         if any(mine.pending is not None for mine in self.quotas_of(one.spec)):
             return 0
-        whole = moment.whole(one.spec)
-        covered = [self._covered(queue, whole, waiting) for queue in self.path(one.spec.queue)]
+        covered = [
+            self._covered(queue, each, waiting)
+            for queue in self.path(one.spec.queue)
+            for each in (moment.whole(one.spec), moment.asked(one.spec))
+        ]
         return max(covered, default=0)
 
-    def _covered(self, queue: desired.Queue, whole: Sequence[int], waiting: int) -> int:
-        """How many elements what is left of a queue's own guarantee covers."""
+    def _covered(self, queue: desired.Queue, each: Sequence[int], waiting: int) -> int:
+        """How many elements of a size what is left of a queue's own guarantee covers."""
         used = self.used()[queue.name]
-        bounds = zip(queue.guaranteed.as_vector(), used, whole, strict=True)
+        bounds = zip(queue.guaranteed.as_vector(), used, each, strict=True)
         fits = [
             max(0, most - has) // more for most, has, more in bounds if more and most is not None
         ]
         return min([waiting, *fits]) if fits else 0
+
+
+def _passes(bounds: Sequence[int | None], used: Sequence[int], each: Sequence[int]) -> bool:
+    """Whether one more of a size would pass any bound."""
+    return any(
+        bound is not None and more and taken + more > bound
+        for bound, taken, more in zip(bounds, used, each, strict=True)
+    )

@@ -20,14 +20,17 @@ ENDED = ("Succeeded", "Failed", "TimedOut", "Cancelled")
 
 RANKS = """\
 import os
+import sys
 import torch
 import torch.distributed as dist
 
 dist.init_process_group("gloo")
 total = torch.tensor([float(dist.get_rank())])
 dist.all_reduce(total)
-print("rank", dist.get_rank(), "of", dist.get_world_size(), "task", os.environ["MUSTER_RANK"],
-      "sum", int(total), flush=True)
+# one write a line, as all ranks of a task share its output
+sys.stdout.write(f"rank {dist.get_rank()} of {dist.get_world_size()} "
+                 f"task {os.environ['MUSTER_RANK']} sum {int(total)}\n")
+sys.stdout.flush()
 dist.barrier()
 dist.destroy_process_group()
 """

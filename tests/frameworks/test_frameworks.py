@@ -60,7 +60,8 @@ if latest:
     saved = torch.load(folder / latest, weights_only=True)
     model.load_state_dict(saved["model"])
     first = saved["step"]
-print("rank", rank, "task", os.environ["MUSTER_RANK"], "from step", first, flush=True)
+# one write a line, as both ranks of a task share its output
+sys.stdout.write(f"rank {rank} task {os.environ['MUSTER_RANK']} from step {first}\n")
 
 def save(step):
     if rank == 0:
@@ -82,10 +83,10 @@ while True:
         save(step)
         dist.barrier()
         dist.destroy_process_group()
-        print("rank", rank, "leaves at step", step, flush=True)
+        sys.stdout.write(f"rank {rank} leaves at step {step}\n")
         sys.exit(0 if told[1] else 75)
     if step == 3 and rank == 0:
-        print("training", flush=True)
+        sys.stdout.write("training\n")
     time.sleep(0.1)
 """
 LIGHTNING = """\

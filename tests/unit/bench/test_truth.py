@@ -275,3 +275,34 @@ def test_what_a_guarantee_covers_goes_before_older_work(queue: str, verdict: str
         ),
     )
     assert found.verdict == verdict, found.because
+
+
+@pytest.mark.parametrize(("minimum", "verdict"), [(1, "true"), (None, "false")])
+def test_an_elastic_job_goes_before_with_what_it_may_start_with(
+    minimum: int | None, verdict: str
+) -> None:
+    """All of it is more than the cap leaves, and its smallest is what its guarantee covers."""
+    late = job("late", gpu=1, count=2, owner="ann", queue="some")
+    group = msgspec.structs.replace(late.groups[0], minimum=minimum)
+    late = msgspec.structs.replace(late, groups=(group,))
+    old, hog = (job(name, gpu=1, owner="ann", queue="other") for name in ("old", "hog"))
+    found = judged(
+        old,
+        "OverLimit",
+        "Quota ann limits ann to 2 GPUs: 1 GPU in use, 1 GPU left to work before it, 1 asked",
+        attempts=(running(hog),),
+        job_records={
+            "old": record(old, JobState.PENDING, "key"),
+            "hog": record(hog, JobState.RUNNING),
+            "late": msgspec.structs.replace(record(late, JobState.PENDING), order=2),
+        },
+        structure=desired.Structure(
+            pools={"pool": POOL},
+            queues={
+                "other": desired.Queue("other"),
+                "some": desired.Queue("some", guaranteed=desired.QuotaAmounts(gpu_milli=1000)),
+            },
+            quotas=QUOTAS,
+        ),
+    )
+    assert found.verdict == verdict, found.because
