@@ -280,7 +280,7 @@ class PendingGroupBuilder:
         hopeful: bool = True,
     ) -> None:
         spec = record.spec
-        if granted is None:
+        if granted is None or not granted.count:  # others may have been admitted since
             granted = _Granted(0, *_asked(self._accounts, spec))
         tasks, capped = granted.tasks, granted.capped
         startable, reason = self._accounts.admit(

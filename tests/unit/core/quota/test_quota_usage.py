@@ -114,6 +114,23 @@ def test_what_left_for_another_does_not_take_its_turn_under_their_common_cap() -
     assert world.states()["owed"] == "Running"
 
 
+def test_an_elastic_job_starts_with_what_work_before_it_leaves_of_a_cap() -> None:
+    world = World(nodes=1, cpu=4)
+    cap = desired.Quota(
+        "q", user="alice@example.org", resources=desired.QuotaAmounts(cpu_milli=3000)
+    )
+    world.change_structure(quotas={"q": cap})
+    world.commit(job("hog", cpu=3, owner="bob@example.org"))
+    world.settle()
+    elastic = job("elastic", cpu=1, count=2, owner=cap.user)
+    group = msgspec.structs.replace(elastic.groups[0], minimum=1)
+    world.commit(
+        job("waits", cpu=2, owner=cap.user), msgspec.structs.replace(elastic, groups=(group,))
+    )
+    world.settle()
+    assert world.states() == {"hog": "Running", "waits": "Pending", "elastic": "Running"}
+
+
 GPU_HOUR_S = 3600.0
 
 
