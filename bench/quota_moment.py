@@ -51,8 +51,9 @@ class QuotaMoment(moment.Moment):
         if quota.pending is not None and len(considered - {record.name}) >= quota.pending:
             return True
         # beside others of it that start with all their tasks, an element asks for all of its own
-        each = moment.whole if record.name in began else moment.asked
-        return _passes(bounds, used, each(record.spec))
+        spec = record.spec
+        own = moment.whole(spec) if record.name in began else moment.asked(spec)
+        return _passes(bounds, used, own)
 
     def _let_through(self, holders: list[records.AttemptRecord]) -> list[int]:
         """What elements that start in this very cycle counted with for caps, and did not get.

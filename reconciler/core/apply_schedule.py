@@ -4,9 +4,11 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from reconciler.core import cycle_attempts, cycle_cache, cycle_context, job_draft
 from reconciler.core.cycle import cycle_events, cycle_jobs, cycle_nodes, cycle_reasons, stop_orders
@@ -250,11 +252,14 @@ def _reasons(
     # pending groups some of whose jobs start, or wait for a reason of their own
     apart = {part.group_of.get(name) for name in (*started, *decided.reason_of)} - {None}
     slots, keys = built.pending.groups.slots, np.array(decided.reason_of_line, dtype=object)
+    passed = keys == decisions.UNCHANGED
+    keep = _Keepers.of(built, passed)
     own = [group.slot for group in apart if group is not None]
-    together = (slots >= 0) & ~np.isin(slots, own)
+    together = ~passed & (slots >= 0) & ~np.isin(slots, own)
     part.slot_reasons[own] = None
     used: set[str] = set(keys[together].tolist())
-    for index in np.flatnonzero(~together | (part.slot_reasons[slots] != keys)).tolist():
+    told = ~passed & (~together | (part.slot_reasons[slots] != keys))
+    for index in np.flatnonzero(told).tolist():
         key = keys[index]
         for claim in built.snapshot.lines[index].claims:
             visit.add(claim.job)
@@ -269,6 +274,8 @@ def _reasons(
     for name in cycle_cache.in_order(visit, jobs.known):
         key = found.get(name, "")
         group = None if key else part.group_of.get(name)
+        if not key and keep.has(name, group) and _waits(jobs.drafts.get(name)):
+            continue
         if group is not None and group not in apart:
             key = part.slot_reasons[group.slot] or ""
         _set_reason(jobs, waiting, name, key)
@@ -277,9 +284,41 @@ def _reasons(
     for key in sorted(used):
         if reasons.known.get(key) != texts[key]:
             reasons.renewed[key] = texts[key]
-    for key in reasons.known:
+    # which of them are still used is known once all lines have had their turn
+    for key in reasons.known if built.snapshot.settled is None else ():
         if key not in used:
             reasons.renewed[key] = ()
+
+
+class _Keepers(NamedTuple):
+    """Jobs that keep their reasons, because a quick schedule passed over them.
+
+    Attributes:
+        slots: of pending groups all of whose jobs do.
+        names: of jobs of other groups.
+    """
+
+    slots: frozenset[int]
+    names: frozenset[str]
+
+    def has(self, name: str, group: pending_cache.CachedGroup | None) -> bool:
+        """Return True if a job is one of them. ``group``: of a plain one without a new reason."""
+        return name in self.names or (group is not None and group.slot in self.slots)
+
+    @classmethod
+    def of(cls, built: snapshot_builder.SnapshotResult, passed: NDArray[np.bool_]) -> "_Keepers":
+        """Return those of the groups that were passed over."""
+        slots, lines = built.pending.groups.slots, built.snapshot.lines
+        others = np.flatnonzero(passed & (slots < 0)).tolist()
+        return cls(
+            frozenset(slots[passed & (slots >= 0)].tolist()),
+            frozenset(claim.job for index in others for claim in lines[index].claims),
+        )
+
+
+def _waits(draft: job_draft.JobDraft | None) -> bool:
+    """Return True if a pending job still is after this cycle."""
+    return draft is None or job_draft.PENDING in draft.elements
 
 
 def _set_reason(jobs: cycle_jobs.CycleJobs, waiting: AbstractSet[str], name: str, key: str) -> None:
@@ -321,7 +360,8 @@ def _deadlines(
             draft.message = message
             if not known:
                 events.add("DeadlineOutOfReach", message, job=name)
-    for name in built.pending.in_time:
+    # a quick schedule makes no estimates, so that what was told before still holds
+    for name in built.pending.in_time if built.snapshot.settled is None else ():
         draft = jobs.draft(name) if name not in late else None
         if draft is not None and draft.message.startswith(job_draft.LATE):
             draft.message = ""

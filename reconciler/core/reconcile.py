@@ -155,10 +155,20 @@ PHASES: Mapping[str, PhaseFields] = {
         reads="attempts jobs nodes overrides",
         writes="",
     ),
+    "schedule_reuse.due": PhaseFields(
+        observed="overrides schedule_inputs",
+        reads="nodes overrides",
+        writes="",
+    ),
     "snapshot_builder.build": PhaseFields(
         observed="desired_generation nominations scheduler_state",
         reads="attempts jobs nodes overrides reasons work",
         writes="alarm",
+    ),
+    "schedule_reuse.inputs_of": PhaseFields(
+        observed="nominations",
+        reads="",
+        writes="",
     ),
     "apply_schedule.apply": PhaseFields(
         observed="scheduler_state",
@@ -183,10 +193,10 @@ def reconcile(
     observed: records.Observed,
     now: float,
     *,
-    always_schedule: bool = False,
     cache: cycle_cache.CycleCache | None = None,
     ended: Callable[[Phase], None] = lambda _: None,
     schedule: Callable[[snapshots.Snapshot], decisions.Decisions] = scheduling_cycle.schedule,
+    pace: schedule_reuse.Pace = schedule_reuse.PACE,
 ) -> outcome.Outcome:
     """Decide one cycle.
 
@@ -194,21 +204,21 @@ def reconcile(
         desired_state: what git asks for.
         observed: every record, and what nodes reported since the last cycle.
         now: seconds since the epoch.
-        always_schedule: make the schedule even if the last one is still valid. The outcome is the
-            same (see ``schedule_reuse``).
         cache: what earlier cycles computed from exactly these records (``ObservedState.cache``).
             The outcome is the same without it, but takes longer.
         ended: called with each phase when it ends, so that the caller can time it. It must not
             change anything.
         schedule: decides what starts, from a snapshot.
+        pace: how often schedules are made, and how often in full.
     """
     context = cycle_context.CycleContext(desired_state, observed, now, cache)
     in_force, pools = _update(context, desired_state, ended)
     last = schedule_reuse.valid_inputs(context, in_force.generation)
-    if last is None or always_schedule:
-        made = _schedule(context, in_force, pools, last, ended, schedule=schedule)
-    else:
+    if last is not None and pace.reuses:
         made = _reuse(context, in_force, pools, last)
+    else:
+        due = schedule_reuse.due(context, in_force, last)
+        made = _schedule(context, in_force, pools, ended, due, pace=pace, schedule=schedule)
     return _outcome(context, in_force, pools, made)
 
 
@@ -288,9 +298,10 @@ def _schedule(
     context: cycle_context.CycleContext,
     in_force: desired.Desired,
     pools: provisioning.PoolStates,
-    last: records.ScheduleInputs | None,
     ended: Callable[[Phase], None],
+    due: schedule_reuse.Due,
     *,
+    pace: schedule_reuse.Pace,
     schedule: Callable[[snapshots.Snapshot], decisions.Decisions],
 ) -> _Schedule:
     """Make a schedule and apply it.
@@ -299,13 +310,11 @@ def _schedule(
         context: of this cycle, up to date.
         in_force: the desired state.
         pools: the provisioned pools. They may grow or shrink.
-        last: inputs of the last schedule if it is still valid. The new one is then made for the
-            same moment.
-        ended, schedule: see ``reconcile``.
+        ended, pace, schedule: see ``reconcile``.
+        due: the moment for which it is made, and whether a quick one is enough.
     """
-    structure = in_force.structure
-    at = context.now if last is None else last.at
-    built = snapshot_builder.build(context, in_force, at)
+    structure, at = in_force.structure, due.at
+    built = snapshot_builder.build(context, in_force, at, quick_since=due.quick_since)
     ended("snapshot")
     decided = schedule(built.snapshot)
     ended("schedule")
@@ -313,14 +322,7 @@ def _schedule(
     ended("place")
     if at < decided.wake_at < math.inf:
         context.alarm.wake_schedule(decided.wake_at)
-    inputs = schedule_reuse.inputs_of(
-        at,
-        built.snapshot,
-        decided,
-        generation=in_force.generation,
-        nominations=context.observed.nominations,
-        schedule_at=context.alarm.schedule_at,
-    )
+    inputs = schedule_reuse.inputs_of(context, in_force, built.snapshot, decided, due, pace=pace)
     queues = queue_usage.usage_of_queues(
         structure.queues, context.jobs, context.attempts, built, decided
     )
@@ -339,6 +341,8 @@ def _schedule(
     if inputs is None and context.alarm.schedule_at is not None:
         context.alarm.wake(context.alarm.schedule_at)
     state = start_history.renewed(state, context.jobs, decided.estimates, at)
+    if due.quick_since is not None:
+        return _Schedule(inputs, queues, decided.promised, state)
     expected = start_history.expected_starts(state, context.jobs, decided.estimates, at)
     work = len(built.snapshot.lines) + len(built.snapshot.holdings)
     inputs = _until_lapsed(context.alarm, inputs, start_history.lapses_at(expected, at, work))

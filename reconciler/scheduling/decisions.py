@@ -10,6 +10,8 @@ from reconciler.model.state.pending_reasons import Reason
 from reconciler.model.state.scheduler_state import Turn
 from reconciler.scheduling.inputs.snapshots import CarriedReservation, Vector
 
+#: Instead of the key of a reason: jobs of this pending group keep the reasons that they have.
+UNCHANGED = "="
 Action = Literal["allocate", "backfill", "grow", "promised"]
 Ground = Literal["consolidate", "reclaim", "preempt", "shrink", "stale-gang", "window"]
 
@@ -120,7 +122,8 @@ class Decisions:
         evictions: all of them necessary.
         reasons: key to reasons in order of precedence; one entry serves all jobs of one group that
             wait for the same cause.
-        reason_of_line: key for each pending group of the snapshot, empty if it has none.
+        reason_of_line: key for each pending group of the snapshot, empty if it has none,
+            ``UNCHANGED`` if a quick schedule passed over it.
         reason_of: job to key, for jobs with a reason of their own.
         promised: job to the number of its elements with nominated capacity, in order of nomination;
             given back as ``PendingJob.promised`` and ``promise_turn`` in the next cycle.

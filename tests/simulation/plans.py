@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from reconciler.core import schedule_reuse
 from reconciler.model import desired
 from reconciler.simulation.engine import faults
 
@@ -105,6 +106,7 @@ class Plan(msgspec.Struct, frozen=True):
         delay: share of messages that are delayed.
         pace_s: shortest time between two cycles, as of a slow controller.
         size: name of the size that it was drawn with.
+        full_s: how far apart full schedules are, with quick ones between them; 0: each is full.
     """
 
     seed: int
@@ -115,6 +117,13 @@ class Plan(msgspec.Struct, frozen=True):
     delay: float
     pace_s: float = 0.0
     size: str = ""
+    full_s: float = 0.0
+
+    @property
+    def pace(self) -> schedule_reuse.Pace:
+        """How often full schedules are made."""
+        lines_min = 1 if self.full_s else schedule_reuse.PACE.quick_lines_min
+        return schedule_reuse.Pace(lines_min, self.full_s, self.full_s)
 
     def nodes(self) -> tuple[str, ...]:
         """Names of all nodes."""

@@ -57,6 +57,7 @@ def draw(seed: int, size: sizes.Size | None = None) -> Plan:
         delay=0.0 if calm else chance.choice([0.0, 0.1, 0.3]),
         pace_s=random.Random(f"{seed} pace").choice([0.0, 2.0, plans.PACE_S_MAX, plans.PACE_S_MAX]),
         size=size.name,
+        full_s=random.Random(f"{seed} full").choice([0.0, 0.0, 10.0, 30.0]),
     )
 
 

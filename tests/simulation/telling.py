@@ -72,6 +72,7 @@ class Told(msgspec.Struct):
     cuts: int = 0
     replays: int = 0
     tried: int = 0
+    quick: int = 0
 
     def add(self, other: "Told") -> None:
         """Add the statistics of another story."""
@@ -298,10 +299,11 @@ class Teller:
             raise event_queue.SimulationError(f"more than {CYCLES_MAX} cycles in one story")
         again = self.again.random() < 1 / REPLAYED_EVERY
         packed = msgspec.msgpack.encode((wanted, observed)) if again else b""
-        result = reconcile.reconcile(wanted, observed, now, cache=cache)
+        pace = self.plan.pace
+        result = reconcile.reconcile(wanted, observed, now, cache=cache, pace=pace)
         if again:
             wanted_again, observed_again = _INPUTS.decode(packed)
-            second = reconcile.reconcile(wanted_again, observed_again, now)
+            second = reconcile.reconcile(wanted_again, observed_again, now, pace=pace)
             self.told.replays += 1
             self._hold("same", invariants.same(result, second))
         if "crash-before-commit" in self.armed:
@@ -316,6 +318,8 @@ class Teller:
         told = [a.attempt for a in result.actions if isinstance(a, outcome.StartAttempt)]
         starts = [name for name in told if name in new]
         self.told.starts += len(starts)
+        inputs = result.schedule_inputs
+        self.told.quick += inputs is not None and inputs.quick
         stopped = {a.attempt for a in result.actions if isinstance(a, outcome.StopAttempt)}
         self.told.evictions += sum(
             attempt.stop is not None and attempt.stop.reason is EndReason.PREEMPTED

@@ -24,10 +24,11 @@ from reconciler.core.snapshot import (
     pending_cache,
     queue_columns,
     reservation_windows,
+    settled_lines,
     task_shapes,
 )
 from reconciler.model import desired
-from reconciler.model.state import scheduler_state
+from reconciler.model.state import records, scheduler_state
 from reconciler.scheduling.inputs import snapshots
 
 
@@ -76,7 +77,11 @@ class SnapshotResult:
 
 
 def build(
-    context: cycle_context.CycleContext, desired_state: desired.Desired, at: float
+    context: cycle_context.CycleContext,
+    desired_state: desired.Desired,
+    at: float,
+    *,
+    quick_since: records.ScheduleInputs | None = None,
 ) -> SnapshotResult:
     """Return the snapshot after the earlier phases of this cycle.
 
@@ -84,6 +89,7 @@ def build(
         context: of this cycle.
         desired_state: in force.
         at: the moment for everything that time changes steadily (see ``schedule_reuse``).
+        quick_since: inputs of the last schedule if this is for a quick one.
     """
     structure, remembered = desired_state.structure, context.observed.scheduler_state
     settings, cache, jobs = structure.settings.scheduling, context.cache, context.jobs
@@ -131,6 +137,7 @@ def build(
         pools=queue_columns.pools(cache, structure, nodes),
         usual_s=learned_mix.usual_s(jobs, remembered),
         judged=pending.judged,
+        settled=None if quick_since is None else _settled(context, pending, quick_since),
     )
     return SnapshotResult(snapshot, nodes, held, at, pending, use)
 
@@ -186,6 +193,15 @@ def _pending(
 
     others = [jobs.record_of(name) for name in sorted(cached.others)]
     return builder.all([record for record in others if record is not None], ready, let_last)
+
+
+def _settled(
+    context: cycle_context.CycleContext,
+    pending: group_builder.PendingInput,
+    since: records.ScheduleInputs,
+) -> snapshots.Settled:
+    cached = context.cache.part(pending_cache.PendingCache)
+    return settled_lines.of(context, pending.groups, cached, since)
 
 
 def _policy(settings: desired.Scheduling) -> snapshots.SchedulingPolicy:

@@ -537,12 +537,20 @@ class ScheduleInputs(msgspec.Struct, frozen=True):
         wake_at: next moment at which a wait for a time ends; None: nothing waits for one.
         stale_at: from then on the schedule is made again at the next occasion, because steadily
             changing values have moved by much; None: nothing is pending, so it does not matter.
+        stands: False: the schedule itself changed what it depends on, so another is to be made.
+        quick: whether it was a quick schedule (``core.schedule_reuse``).
+        full_until: until then a quick schedule is enough for what changes; 0: the next is full.
+        structure: digest of the structure that was used, if ``full_until`` is not 0.
     """
 
     at: float
     generation: int
     wake_at: float | None = None
     stale_at: float | None = None
+    stands: bool = True
+    quick: bool = False
+    full_until: float = 0.0
+    structure: bytes = b""
 
 
 class Observed(msgspec.Struct, frozen=True):

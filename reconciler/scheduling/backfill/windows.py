@@ -111,8 +111,14 @@ class _Narrowing:
         key = (shape, here, *after)
         if key not in self._known:
             self._known[key] = len(self.shapes)
+            forms = [self.shapes[index].form for index in (here, *after)]
             self.shapes.append(
-                dataclasses.replace(self.shapes[here], leaving=after[0], evicting=after[1], form="")
+                dataclasses.replace(
+                    self.shapes[here],
+                    leaving=after[0],
+                    evicting=after[1],
+                    form=">".join(forms) if all(forms) else "",
+                )
             )
         return self._known[key]
 
@@ -163,6 +169,7 @@ def _windowed(
     own = tuple(i for i in barred if (situation.windows[i].nodes & old.eligible).any())
     named = dict.fromkeys(situation.windows[index].name for index in own)  # some come again
     names = pending_reasons.names_text(tuple(named))
+    places = [f"{w.name}@{w.starts_at:.0f}" for w in map(situation.windows.__getitem__, barred)]
     step = pending_reasons.FunnelStep(lost, f"reserved before it could end ({names})")
     return dataclasses.replace(
         old,
@@ -170,7 +177,7 @@ def _windowed(
         filtered=(*old.filtered, *((step,) if lost else ())),
         unreserved=shape,
         barred=own,
-        form="",
+        form="-".join([old.form, *places]) if old.form else "",
     )
 
 

@@ -49,6 +49,7 @@ class CycleState:
         dealt: whose turn each claim has. backlog: claims that came at one moment.
         ways: (n, k) the shapes that each line is tried as, one a pool; the first fills up.
         kept_out: who would delay a reservation, and how many had been dropped by then.
+        unchanged: (n,) lines that keep their reasons in a quick schedule (``quick_turns``).
     """
 
     def __init__(self, situation: snapshots.Snapshot) -> None:
@@ -99,6 +100,7 @@ class CycleState:
             situation, self.ledger, self.now, self.takers, self.first
         )
         self.kept_out: list[tuple[request.PlacementRequest, int]] = []
+        self.unchanged: snapshots.Mask = np.zeros(len(situation.lines), dtype=np.bool_)
 
     def tries(self, ask: request.PlacementRequest) -> tuple[request.PlacementRequest, ...]:
         """Return an ask once for each pool that it may go to, in the order of the pools."""

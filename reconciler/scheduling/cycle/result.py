@@ -7,13 +7,16 @@ from reconciler.scheduling.backfill import windows
 from reconciler.scheduling.causes import BlockKind
 from reconciler.scheduling.cycle import cycle_state
 from reconciler.scheduling.decisions import (
+    UNCHANGED,
     Decisions,
+    Estimate,
     PoolShare,
     QueueShare,
 )
 from reconciler.scheduling.estimates import start_estimates
 from reconciler.scheduling.inputs import flavors
 from reconciler.scheduling.inputs.snapshots import CarriedReservation, Vector
+from reconciler.scheduling.queues import eligibility
 from reconciler.scheduling.quota import quota_ledger
 from reconciler.scheduling.reasons import reason_explainer, reason_groups
 
@@ -35,27 +38,38 @@ def decisions(cycle: cycle_state.CycleState) -> Decisions:
         placements=tuple(cycle.placements),
         evictions=tuple(cycle.evictions),
         reasons=reasons.found,
-        reason_of_line=tuple(reasons.of_line),
+        reason_of_line=_with_unchanged(cycle, reasons.of_line),
         reason_of=reasons.of_job,
         promised=dict(cycle.promised),
         kept=kept,
         turns=cycle.dealt.remembered(cycle.queues, {one.job for one in kept}),
-        estimates=start_estimates.estimates(
-            cycle.situation,
-            cycle.columns,
-            cycle.calendar,
-            cycle.queues,
-            cycle.ledger,
-            placements=cycle.placements,
-            evictions=cycle.evictions,
-            promised=cycle.promised,
-            evictor=cycle.evictor,
-            could_start=cycle.explainer.could_start,
-        ),
+        estimates=_estimates(cycle) if cycle.situation.settled is None else {},
         shares=shares(cycle.ledger),
         wake_at=min(cycle.evictor.wake_at, windows.next_change(cycle.situation))
         if cycle.situation.lines
         else math.inf,
+    )
+
+
+def _with_unchanged(cycle: cycle_state.CycleState, keys: Sequence[str]) -> tuple[str, ...]:
+    if not cycle.unchanged.any():
+        return tuple(keys)
+    unchanged = cycle.unchanged.tolist()
+    return tuple(UNCHANGED if one else key for key, one in zip(keys, unchanged, strict=True))
+
+
+def _estimates(cycle: cycle_state.CycleState) -> dict[str, Estimate]:
+    return start_estimates.estimates(
+        cycle.situation,
+        cycle.columns,
+        cycle.calendar,
+        cycle.queues,
+        cycle.ledger,
+        placements=cycle.placements,
+        evictions=cycle.evictions,
+        promised=cycle.promised,
+        evictor=cycle.evictor,
+        could_start=cycle.explainer.could_start,
     )
 
 
@@ -84,6 +98,7 @@ def _cut(ledger: quota_ledger.QuotaLedger, queue: int, pool: int) -> tuple[Vecto
 def _reasons(cycle: cycle_state.CycleState) -> reason_groups.Reasons:
     """Why lines, and claims that differ from their line, wait."""
     reasons = reason_groups.Reasons(cycle.explainer)
+    cycle.blocked.cause_of[cycle.unchanged] = eligibility.NO_CAUSE
     reasons.lines(cycle.blocked, cycle.columns)
     for queue in cycle.queues:
         for progress in queue.progress.values():

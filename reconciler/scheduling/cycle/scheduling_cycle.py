@@ -22,6 +22,7 @@ from reconciler.scheduling.cycle import (
     actions,
     carry_over,
     churn_guard,
+    quick_turns,
     refills,
     result,
     retries,
@@ -88,6 +89,7 @@ class SchedulingCycle(actions.Actions):
         self.returning = refills.returning(self.leaving)
         self.passing = skipped_attempts.UnschedulableCache(self)
         self.preceding = churn_guard.ChurnGuard(self)
+        self.quick: quick_turns.QuickTurns | None = None
         self.asks: list[request.PlacementRequest | None] = [None] * len(self.queues)
 
     def run(self) -> Decisions:
@@ -95,10 +97,14 @@ class SchedulingCycle(actions.Actions):
         self.suspend()
         carry_over.promises(self, self.preceding)
         carry_over.reservations(self)
+        if self.situation.settled is not None:
+            self.quick = quick_turns.QuickTurns(self, self.situation.settled)
+            self._have_no_room(self.quick.without_room())
         over = self._over()
         self._turns()
         risen = self._over() - over
-        if risen and self.situation.policy.reclaim and self.prospects.evictable.any():
+        reclaims = self.situation.policy.reclaim and self.quick is None
+        if risen and reclaims and self.prospects.evictable.any():
             retries.after_rise(self, self.passing, risen)
             self._turns()
         for _ in range(LOOKS_MAX):
@@ -107,7 +113,7 @@ class SchedulingCycle(actions.Actions):
             self._turns()
         self.evictions += partial_gangs.broken_up(self.situation, self.placements, self.promised)
         # circles with this: all of it would wait for the collector of garbage
-        del self.passing, self.preceding
+        del self.passing, self.preceding, self.quick
         self.calendar.protected = None
         return result.decisions(self)
 
@@ -335,11 +341,17 @@ class SchedulingCycle(actions.Actions):
 
     def relieved(self, ask: request.PlacementRequest, cause: reason_explainer.BlockReason) -> bool:
         """Whether what stood in the way of an ask is about to leave, and room is kept for it."""
+        if self._is_settled(ask):
+            return False
         if cause.kind not in {BlockKind.LIMIT, BlockKind.LENDING} or (
             cause.kind == BlockKind.LENDING and self._never(ask)
         ):
             return False
         return self._settles(ask) or (ask.line.preempts and self._evict(ask))
+
+    def _is_settled(self, ask: request.PlacementRequest) -> bool:
+        """Return True if an ask only starts where there is room, as this is a quick schedule."""
+        return self.quick is not None and bool(self.quick.settled[ask.progress.line])
 
     def _idle(self, ask: request.PlacementRequest) -> None:
         """A turn that comes to nothing, with those of the same queue that follow at once."""
@@ -401,13 +413,15 @@ class SchedulingCycle(actions.Actions):
                     return None
             if not ask.fits(self.calendar.room_for(ask.line.duration_s)):
                 return self._kept_out(ask, again=had_reservation, reserves=reserves)
-        if self.promise(ask):
+        settled = self._is_settled(ask)
+        if not settled and (self.promise(ask) or (ask.line.preempts and self.make_room(ask))):
             return None
-        if ask.line.preempts and self.make_room(ask):
-            return None
+        if self.quick is not None and settled:
+            self._have_no_room(self.quick.failed(ask))
         cause = reason_explainer.BlockReason(
             BlockKind.NO_CAPACITY, ahead=bool(self.takers) and not ask.progress.started
         )
+        reserves &= not settled
         return (self._reserve(ask, again=had_reservation) if reserves else None) or cause
 
     def _in_time(
@@ -452,6 +466,8 @@ class SchedulingCycle(actions.Actions):
     def _blocked(self, ask: request.PlacementRequest, cause: reason_explainer.BlockReason) -> None:
         """Note why a claim waits; where the same holds for its whole line, block the line."""
         progress = ask.progress
+        if cause.kind != BlockKind.NO_CAPACITY:
+            self.unchanged[progress.line] = False
         alone = cause.has_room or (cause.kind == BlockKind.WOULD_DELAY and self._is_due(ask))
         behind = self.accruing.delayed_by(ask) is not None  # so nothing was looked for
         if (

@@ -439,6 +439,21 @@ class SchedulingPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class Settled:
+    """What a quick schedule passes over, because the last schedule has decided it.
+
+    Attributes:
+        lines: (n,) lines that waited for room, and of which nothing has changed since.
+        told_anew: (n,) those of them whose reason may hold no longer: who went first, what is free.
+        freed: whether room may have come free since; then those that fit have their turn too.
+    """
+
+    lines: Mask
+    told_anew: Mask
+    freed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The whole situation at one moment. ``lines`` and ``holdings`` in any order.
 
@@ -456,6 +471,7 @@ class Snapshot:
             rule, for estimates alone; None: nothing is known but limits.
         judged: lines of claims that don't start in this cycle, whatever there is; of them is told
             alone whether they could ever start, and what holds them back where they could.
+        settled: for a quick schedule; None: a full one, in which every line has its turn.
     """
 
     nodes: NodeColumns
@@ -477,6 +493,7 @@ class Snapshot:
     pools: PoolColumns | None = None
     usual_s: Callable[[str, float], float] | None = field(default=None, compare=False)
     judged: tuple[PendingGroup, ...] = ()
+    settled: Settled | None = None
     _running: allocations.AllocationColumns | None = field(
         default=None, init=False, repr=False, compare=False
     )

@@ -27,6 +27,11 @@ class LendingLimits:
                 whole=flavors.capacity(situation, also_closed=True),
             )
 
+    @property
+    def bound(self) -> bool:
+        """Whether any queue keeps something back from others."""
+        return self._most is not None
+
     def beyond(self, queue: int, shape: snapshots.Shape, asked: Charge) -> int | None:
         """Return the first resource of which a start asks for more than its queue could ever have.
 

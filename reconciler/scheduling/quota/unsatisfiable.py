@@ -57,6 +57,8 @@ def _beyond_lending(
 ) -> Mask:
     """Return (r,) lines beyond what their queue could have at the most, as others lend."""
     limits, width = lending_limits.LendingLimits(situation), situation.queues.guaranteed.shape[1]
+    if not limits.bound:
+        return np.zeros(len(rows), dtype=np.bool_)
     known: dict[tuple[int, int], bool] = {}
     found = []
     for queue, number in zip(

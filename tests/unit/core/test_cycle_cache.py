@@ -37,7 +37,11 @@ def test_columns_kept_by_changes_are_those_built_anew(
     original, compared = snapshot_builder.build, 0
 
     def build(
-        context: cycle_context.CycleContext, desired_state: desired.Desired, at: float
+        context: cycle_context.CycleContext,
+        desired_state: desired.Desired,
+        at: float,
+        *,
+        quick_since: records.ScheduleInputs | None = None,
     ) -> snapshot_builder.SnapshotResult:
         nonlocal compared
         twin = copy.copy(context)
@@ -47,8 +51,8 @@ def test_columns_kept_by_changes_are_those_built_anew(
         twin.jobs, twin.nodes = copy.copy(context.jobs), copy.copy(context.nodes)
         twin.jobs._cache, twin.nodes._names = twin.cache, twin.cache.nodes
         twin.alarm = copy.copy(context.alarm)
-        anew = original(twin, desired_state, at)
-        made = original(context, desired_state, at)
+        anew = original(twin, desired_state, at, quick_since=quick_since)
+        made = original(context, desired_state, at, quick_since=quick_since)
         alike(made.snapshot, anew.snapshot)
         assert made.pending.pending_jobs == anew.pending.pending_jobs
         assert made.held.running.items() >= anew.held.running.items()

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 import pytest
 
-from reconciler.core import observed_state, reconcile
+from reconciler.core import observed_state, reconcile, schedule_reuse
 from reconciler.engines import agents_engine
 from reconciler.model import desired
 from reconciler.model.protocol import agent_messages
@@ -167,7 +167,11 @@ class Node:
 class Story:
     """The story of one seed: what people, machines and time do, and what must hold meanwhile."""
 
-    def __init__(self, seed: int, *, replay: bool = False) -> None:
+    def __init__(
+        self, seed: int, *, replay: bool = False, pace: schedule_reuse.Pace = schedule_reuse.PACE
+    ) -> None:
+        self.pace = pace
+        self.quick = 0
         self.random = random.Random(seed)
         self.replay = replay
         self.now = 1_000_000.0
@@ -496,10 +500,14 @@ class Story:
         )
         observed = self.memory.observed(*self.memory.take_input(), self.memory.take_asked())
         packed = msgspec.msgpack.encode((wanted, observed)) if self.replay else b""
-        result = reconcile.reconcile(wanted, observed, self.now, cache=self.memory.cache)
+        result = reconcile.reconcile(
+            wanted, observed, self.now, cache=self.memory.cache, pace=self.pace
+        )
         if self.replay:
             self._again(packed, result)
         self._check_standing(wanted, observed, result)
+        inputs = result.schedule_inputs
+        self.quick += inputs is not None and inputs.quick
         live_before = self._usage()
         self.memory.absorb(result)
         for update in self.engine.apply(result.actions, self.structure, self.memory):
@@ -513,7 +521,7 @@ class Story:
         """Check that the same input, read back from bytes, gives the same outcome to the byte."""
         kinds = tuple[desired.Desired, records.Observed]
         wanted, observed = msgspec.msgpack.decode(packed, type=kinds)
-        again = reconcile.reconcile(wanted, observed, self.now)
+        again = reconcile.reconcile(wanted, observed, self.now, pace=self.pace)
         assert msgspec.msgpack.encode(again) == msgspec.msgpack.encode(result)
 
     def _check_standing(
@@ -524,7 +532,8 @@ class Story:
             self.queues, self.expected = result.queues, result.expected
             return
         self.left_out += 1
-        made = reconcile.reconcile(wanted, observed, self.now, always_schedule=True)
+        pace = self.pace._replace(reuses=False)
+        made = reconcile.reconcile(wanted, observed, self.now, pace=pace)
         assert (made.queues, made.expected) == (self.queues, self.expected)
         as_told = msgspec.structs.replace(result, queues=made.queues, expected=made.expected)
         for field in msgspec.structs.fields(outcome.Outcome):
@@ -718,8 +727,10 @@ class Story:
             assert reasons[0].code.value in waits, (name, record, reasons)
 
 
-def _tell(seed: int, *, replay: bool = False) -> Story:
-    story = Story(seed, replay=replay)
+def _tell(
+    seed: int, *, replay: bool = False, pace: schedule_reuse.Pace = schedule_reuse.PACE
+) -> Story:
+    story = Story(seed, replay=replay, pace=pace)
     try:
         for _ in range(STEPS):
             story.step()
@@ -734,6 +745,12 @@ def _tell(seed: int, *, replay: bool = False) -> Story:
 def test_stories(part: int) -> None:
     stories = [_tell(seed) for seed in range(part, SEEDS, 10)]
     assert sum(story.left_out for story in stories) > 10 * len(stories), "no schedule was left out"
+
+
+def test_stories_with_quick_schedules() -> None:
+    pace = schedule_reuse.Pace(quick_lines_min=1, full_each_s=60.0, full_s_max=60.0)
+    stories = [_tell(seed, replay=seed % 4 == 0, pace=pace) for seed in range(2000, 2016)]
+    assert sum(story.quick for story in stories) > 10 * len(stories)
 
 
 @pytest.mark.parametrize("seed", range(1000, 1008))

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from reconciler.core import observed_state, reconcile
+from reconciler.core import observed_state, reconcile, schedule_reuse
 from reconciler.engines import agents_engine
 from reconciler.model import desired
 from reconciler.model.observed import health_checks
@@ -146,6 +146,7 @@ class World:
         self.engine = agents_engine.AgentsEngine(epoch=1)
         self.nodes = {name: VirtualNode(name, self.pool) for name in names}
         self.outcomes: list[outcome.Outcome] = []
+        self.pace = schedule_reuse.PACE
         self.hear()
 
     # -- what people and time do
@@ -181,7 +182,9 @@ class World:
         observed = self.memory.observed(
             reports, answered, self.memory.take_asked(), self.memory.take_provisioned()
         )
-        result = reconcile.reconcile(wanted, observed, self.now, cache=self.memory.cache)
+        result = reconcile.reconcile(
+            wanted, observed, self.now, cache=self.memory.cache, pace=self.pace
+        )
         self.memory.absorb(result)
         for update in self.engine.apply(result.actions, self.structure, self.memory):
             node = self.nodes.get(update.node)
