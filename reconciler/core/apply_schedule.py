@@ -252,11 +252,11 @@ def _reasons(
     # pending groups some of whose jobs start, or wait for a reason of their own
     apart = {part.group_of.get(name) for name in (*started, *decided.reason_of)} - {None}
     slots, keys = built.pending.groups.slots, np.array(decided.reason_of_line, dtype=object)
-    passed = keys == decisions.UNCHANGED
-    keep = _Keepers.of(built, passed)
     own = [group.slot for group in apart if group is not None]
-    together = ~passed & (slots >= 0) & ~np.isin(slots, own)
     part.slot_reasons[own] = None
+    passed = keys == decisions.UNCHANGED
+    keep = _Keepers.of(built, passed, part, jobs)
+    together = ~passed & (slots >= 0) & ~np.isin(slots, own)
     used: set[str] = set(keys[together].tolist())
     told = ~passed & (~together | (part.slot_reasons[slots] != keys))
     for index in np.flatnonzero(told).tolist():
@@ -284,9 +284,8 @@ def _reasons(
     for key in sorted(used):
         if reasons.known.get(key) != texts[key]:
             reasons.renewed[key] = texts[key]
-    # which of them are still used is known once all lines have had their turn
-    for key in reasons.known if built.snapshot.settled is None else ():
-        if key not in used:
+    for key in reasons.known:
+        if key not in used and key not in keep.keys:
             reasons.renewed[key] = ()
 
 
@@ -296,24 +295,46 @@ class _Keepers(NamedTuple):
     Attributes:
         slots: of pending groups all of whose jobs do.
         names: of jobs of other groups.
+        keys: of the reasons that they keep.
     """
 
     slots: frozenset[int]
     names: frozenset[str]
+    keys: set[str]
 
     def has(self, name: str, group: pending_cache.CachedGroup | None) -> bool:
         """Return True if a job is one of them. ``group``: of a plain one without a new reason."""
         return name in self.names or (group is not None and group.slot in self.slots)
 
     @classmethod
-    def of(cls, built: snapshot_builder.SnapshotResult, passed: NDArray[np.bool_]) -> "_Keepers":
+    def of(
+        cls,
+        built: snapshot_builder.SnapshotResult,
+        passed: NDArray[np.bool_],
+        part: pending_cache.PendingCache,
+        jobs: cycle_jobs.CycleJobs,
+    ) -> "_Keepers":
         """Return those of the groups that were passed over."""
         slots, lines = built.pending.groups.slots, built.snapshot.lines
+        together = passed & (slots >= 0)
+        told = part.slot_reasons[slots]
+        keys = set(told[together].tolist()) - {None}
+        for index in np.flatnonzero(passed & ~(together & (told != None))).tolist():  # noqa: E711
+            keys.update(_key_of(jobs, claim.job) for claim in lines[index].claims)
         others = np.flatnonzero(passed & (slots < 0)).tolist()
         return cls(
-            frozenset(slots[passed & (slots >= 0)].tolist()),
+            frozenset(slots[together].tolist()),
             frozenset(claim.job for index in others for claim in lines[index].claims),
+            keys,
         )
+
+
+def _key_of(jobs: cycle_jobs.CycleJobs, name: str) -> str:
+    """Return the key of the reasons that a job has, if it still waits."""
+    draft = jobs.drafts.get(name)
+    if draft is None:
+        return jobs.known[name].reason_key
+    return draft.reason_key if _waits(draft) else ""
 
 
 def _waits(draft: job_draft.JobDraft | None) -> bool:

@@ -342,6 +342,9 @@ def _schedule(
         context.alarm.wake(context.alarm.schedule_at)
     state = start_history.renewed(state, context.jobs, decided.estimates, at)
     if due.quick_since is not None:
+        if learned.growing.helped.keys() - state.growing.helped.keys():
+            inputs = None  # as in ``_reuse``
+            context.alarm.wake(context.now)
         return _Schedule(inputs, queues, decided.promised, state)
     expected = start_history.expected_starts(state, context.jobs, decided.estimates, at)
     work = len(built.snapshot.lines) + len(built.snapshot.holdings)

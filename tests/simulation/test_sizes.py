@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from reconciler.core import cycle_cache, reconcile
+from reconciler.core import cycle_cache, reconcile, schedule_reuse
 from reconciler.model import desired
 from reconciler.model.state import outcome, records
 from tests.simulation import sizes, stories, telling
@@ -141,9 +141,10 @@ def test_a_faulty_controller_is_found_out(
         now: float,
         *,
         cache: cycle_cache.CycleCache | None = None,
+        pace: schedule_reuse.Pace = schedule_reuse.PACE,
     ) -> outcome.Outcome:
         seen = msgspec.structs.replace(wanted, structure=before(wanted.structure))
-        return after(decide(seen, observed, now, cache=cache))
+        return after(decide(seen, observed, now, cache=cache, pace=pace))
 
     monkeypatch.setattr(reconcile, "reconcile", faulty)
     broken = []

@@ -25,7 +25,7 @@ _OF_ROOM = frozenset(
     }
 )
 #: Those of them that hold no longer once others have started.
-_OF_OTHERS = frozenset({ReasonCode.BEHIND, ReasonCode.FRAGMENTED})
+_OF_OTHERS = frozenset({ReasonCode.BEHIND, ReasonCode.FRAGMENTED, ReasonCode.RESERVED})
 
 
 class _State(IntEnum):

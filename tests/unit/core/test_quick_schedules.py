@@ -119,7 +119,7 @@ def test_settled_work_keeps_its_reason() -> None:
 def test_nobody_leaves_for_settled_work_before_the_next_full_schedule() -> None:
     """Time alone lets it take something back, such as the end of a protection."""
     protected = desired.ClusterSettings(
-        scheduling=desired.Scheduling(min_runtime_s=10.0, consolidation=False)
+        scheduling=desired.Scheduling(min_runtime_s=10, consolidation=False)
     )
     queues = (
         desired.Queue("default"),
