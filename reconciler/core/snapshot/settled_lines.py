@@ -29,10 +29,10 @@ _OF_OTHERS = frozenset({ReasonCode.BEHIND, ReasonCode.FRAGMENTED, ReasonCode.RES
 
 
 class _State(IntEnum):
-    """What the last schedule told a job, the least settled first.
+    """State of a line by what the last schedule told its jobs, the least settled first.
 
-    ``OPEN``: nothing, or something else than room ends its wait. ``MOVED``: it waits for room, but
-    is told anew what of it there is.
+    ``OPEN``: nothing, or something else than room ends their wait. ``MOVED``: they wait for room,
+    but are told anew what of it there is.
     """
 
     OPEN, MOVED, SETTLED = range(3)

@@ -105,21 +105,13 @@ def build(
         context, desired_state, held=held, shapes=shapes, opened=opened, starts=starts
     )
     short_since, awaiting = context.work.short_since, desired_state.awaiting
-    maker = allocation_columns.AllocationBuilder(
+    holdings = allocation_columns.AllocationBuilder(
         shapes, context.attempts, short_since, expected_s, at, awaiting=awaiting
-    )
-    holdings = maker.all(held)
+    ).all(held)
     use = _decayed_use(structure, nodes, remembered, at)
     snapshot = snapshots.Snapshot(
         nodes=nodes.columns,
-        queues=queue_columns.queues(
-            cache,
-            structure,
-            context.overrides,
-            allocated=held.allocated,
-            firm=held.firm,
-            usage=use.shares,
-        ),
+        queues=_queues(context, structure, held, use),
         shapes=tuple(shapes.numbered),
         lines=pending.groups.lines,
         line_columns=pending.groups.columns,
@@ -140,6 +132,22 @@ def build(
         settled=None if quick_since is None else _settled(context, pending, quick_since),
     )
     return SnapshotResult(snapshot, nodes, held, at, pending, use)
+
+
+def _queues(
+    context: cycle_context.CycleContext,
+    structure: desired.Structure,
+    held: running_gangs.RunningGangs,
+    use: DecayedUse,
+) -> snapshots.QueueColumns:
+    return queue_columns.queues(
+        context.cache,
+        structure,
+        context.overrides,
+        allocated=held.allocated,
+        firm=held.firm,
+        usage=use.shares,
+    )
 
 
 def _pending(
