@@ -79,11 +79,10 @@ def of(
             states[index] = state_of(known)
     found = {cached.group_of[name].slot for name in changed if name in cached.group_of}
     states[np.isin(groups.slots, list(found))] = _State.OPEN
+    # what a schedule takes from some may be more than those need for whom it is
+    freed = not since.stands or _may_have_freed(context, changed)
     return snapshots.Settled(
-        states > _State.OPEN,
-        told_anew=states == _State.MOVED,
-        # what a schedule takes from some may be more than those need for whom it is
-        freed=not since.stands or _may_have_freed(context, changed),
+        states > _State.OPEN, told_anew=(states == _State.MOVED) & freed, freed=freed
     )
 
 

@@ -40,10 +40,10 @@ class QuickTurns:
         cycle = self._cycle
         begun = [one for queue in cycle.queues for one in queue.progress.values()]
         self._unsettle([one.line for one in begun if one.started or one.promised])
-        # who is told anew may have room, and be kept from it by others
-        looked_at = self.settled & (self._freed | ~cycle.unchanged)
-        room = self._have_room(np.unique(cycle.ways[looked_at]))
-        full = self.settled & ~(looked_at & room[cycle.ways].any(axis=1))
+        full = self.settled
+        if self._freed:
+            room = self._have_room(np.unique(cycle.ways[self.settled]))
+            full = self.settled & ~room[cycle.ways].any(axis=1)
         # who has a reservation gives it up to start, or is to have it again
         self._unsettle([one.line for one in begun if not full[one.line]])
         return np.flatnonzero(full)
