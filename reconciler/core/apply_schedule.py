@@ -319,7 +319,8 @@ class _Keepers(NamedTuple):
         together = passed & (slots >= 0)
         told = part.slot_reasons[slots]
         keys = set(told[together].tolist()) - {None}
-        for index in np.flatnonzero(passed & ~(together & (told != None))).tolist():  # noqa: E711
+        alike = together & np.array([key is not None for key in told.tolist()], dtype=np.bool_)
+        for index in np.flatnonzero(passed & ~alike).tolist():
             keys.update(_key_of(jobs, claim.job) for claim in lines[index].claims)
         others = np.flatnonzero(passed & (slots < 0)).tolist()
         return cls(
@@ -381,7 +382,7 @@ def _deadlines(
             draft.message = message
             if not known:
                 events.add("DeadlineOutOfReach", message, job=name)
-    # a quick schedule makes no estimates, so that what was told before still holds
+    # a quick schedule makes no estimates, so nothing is known to have changed
     for name in built.pending.in_time if built.snapshot.settled is None else ():
         draft = jobs.draft(name) if name not in late else None
         if draft is not None and draft.message.startswith(job_draft.LATE):

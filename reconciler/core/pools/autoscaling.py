@@ -16,20 +16,9 @@ from reconciler.core.pools import pool_state, provisioning, scale_up
 from reconciler.model import desired
 from reconciler.model.state import scheduler_state
 from reconciler.model.state.instance_records import InstanceState
-from reconciler.model.state.pending_reasons import Reason, ReasonCode
+from reconciler.model.state.pending_reasons import OF_ROOM, Reason, ReasonCode
 from reconciler.model.values import quantities, times
 
-#: Reasons that more nodes may resolve.
-ROOM = frozenset(
-    {
-        ReasonCode.NEVER_FITS,
-        ReasonCode.NO_TOPOLOGY_DOMAIN,
-        ReasonCode.FRAGMENTED,
-        ReasonCode.INSUFFICIENT_RESOURCES,
-        ReasonCode.RESERVED,
-        ReasonCode.BEHIND,
-    }
-)
 #: The shortest time between two probes.
 PROBE_EVERY_S = 5.0
 
@@ -207,7 +196,7 @@ def _reason(
 ) -> Reason | None:
     """Return the reason of a job that waits for capacity."""
     found = reasons.of(jobs.reason_key(job))
-    return found[0] if found and found[0].code in ROOM else None
+    return found[0] if found and found[0].code in OF_ROOM else None
 
 
 def _tell(

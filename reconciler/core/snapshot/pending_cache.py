@@ -88,7 +88,8 @@ class PendingCache(cycle_cache.CachePart):
         group_of: group of each plain job.
         counts: number of plain jobs by queue.
         awaiting: jobs that wait to be adopted. None of them is plain.
-        slot_reasons: by slot, the reason that the jobs of its group have; None if unknown.
+        slot_reasons: by slot, the reason that the scheduler told the jobs of its group last; None
+            if unknown. Autoscaling may have written more into their records.
     """
 
     def __init__(self, cache: cycle_cache.CycleCache) -> None:

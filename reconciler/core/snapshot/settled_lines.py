@@ -12,33 +12,24 @@ import numpy as np
 
 from reconciler.core import cycle_context
 from reconciler.core.snapshot import pending_cache
-from reconciler.model.state import records
+from reconciler.model.state import pending_reasons, records
 from reconciler.model.state.pending_reasons import ReasonCode
 from reconciler.model.state.states import AttemptState, JobState
 from reconciler.scheduling.inputs import snapshots
 
-#: Codes of reasons that room ends, and nothing else.
-_OF_ROOM = frozenset(
-    {
-        *(ReasonCode.NEVER_FITS, ReasonCode.NO_TOPOLOGY_DOMAIN, ReasonCode.FRAGMENTED),
-        *(ReasonCode.INSUFFICIENT_RESOURCES, ReasonCode.RESERVED, ReasonCode.BEHIND),
-    }
-)
-#: Those of them that hold no longer once others have started.
+_LIVE = frozenset({JobState.STARTING, JobState.RUNNING})
+#: Codes of reasons of room that hold no longer once others have started.
 _OF_OTHERS = frozenset({ReasonCode.BEHIND, ReasonCode.FRAGMENTED, ReasonCode.RESERVED})
 
 
 class _State(IntEnum):
     """State of a line by what the last schedule told its jobs, the least settled first.
 
-    ``OPEN``: nothing, or something else than room ends their wait. ``MOVED``: they wait for room,
-    but are told anew what of it there is.
+    ``OPEN``: nothing, or something else than room ends their wait. ``TOLD_ANEW``: they wait for
+    room, but are told anew what of it there is.
     """
 
-    OPEN, MOVED, SETTLED = range(3)
-
-
-_LIVE = frozenset({JobState.STARTING, JobState.RUNNING})
+    OPEN, TOLD_ANEW, SETTLED = range(3)
 
 
 def of(
@@ -57,6 +48,8 @@ def of(
     """
     jobs, reasons = context.jobs, context.reasons
     changed = jobs.changed(context.attempts)
+    # autoscaling has told these that their pool grows, and its text goes with the scheduler's
+    helped = context.observed.scheduler_state.growing.helped.keys()
     by_key: dict[str, _State] = {"": _State.OPEN}
 
     def state_of(key: str) -> _State:
@@ -65,7 +58,7 @@ def of(
         return by_key[key]
 
     def key_of(name: str) -> str:
-        record = None if name in changed else jobs.record_of(name)
+        record = None if name in changed or name in helped else jobs.record_of(name)
         return "" if record is None else record.reason_key
 
     states = np.empty(len(groups.lines), dtype=np.int8)
@@ -74,23 +67,23 @@ def of(
         if slot < 0:
             claims = groups.lines[index].claims
             states[index] = min(state_of(key_of(claim.job)) for claim in claims)
-        else:  # plain jobs of one group have the same reason
+        else:  # those of one group that are not told something of their own
             known = key_of(groups.lines[index].claims[0].job) if key is None else key
             states[index] = state_of(known)
-    found = {cached.group_of[name].slot for name in changed if name in cached.group_of}
+    found = {cached.group_of[name].slot for name in changed | helped if name in cached.group_of}
     states[np.isin(groups.slots, list(found))] = _State.OPEN
     # what a schedule takes from some may be more than those need for whom it is
     freed = not since.stands or _may_have_freed(context, changed)
     return snapshots.Settled(
-        states > _State.OPEN, told_anew=(states == _State.MOVED) & freed, freed=freed
+        states > _State.OPEN, told_anew=(states == _State.TOLD_ANEW) & freed, freed=freed
     )
 
 
 def _state_after(codes: AbstractSet[ReasonCode]) -> _State:
     """Return the state of what was told reasons with these codes."""
-    if not codes or not codes <= _OF_ROOM:
+    if not codes or not codes <= pending_reasons.OF_ROOM:
         return _State.OPEN
-    return _State.MOVED if codes & _OF_OTHERS else _State.SETTLED
+    return _State.TOLD_ANEW if codes & _OF_OTHERS else _State.SETTLED
 
 
 def _may_have_freed(context: cycle_context.CycleContext, changed: set[str]) -> bool:

@@ -47,6 +47,13 @@ _BY_COMMIT = frozenset(
 )
 #: Codes of reasons that waiting never ends. Other reasons may have ``never`` set as well.
 NEVER_CODES = _BY_COMMIT | {ReasonCode.NEVER_FITS}
+#: Codes of reasons that room on nodes ends, and nothing else.
+OF_ROOM = frozenset(
+    {
+        *(ReasonCode.NEVER_FITS, ReasonCode.NO_TOPOLOGY_DOMAIN, ReasonCode.FRAGMENTED),
+        *(ReasonCode.INSUFFICIENT_RESOURCES, ReasonCode.RESERVED, ReasonCode.BEHIND),
+    }
+)
 _OF_LIMITS = frozenset({ReasonCode.OVER_LIMIT, ReasonCode.OVER_BUDGET})
 _OF_NODES = frozenset({ReasonCode.NEVER_FITS, ReasonCode.NO_TOPOLOGY_DOMAIN})
 

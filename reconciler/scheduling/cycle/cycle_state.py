@@ -49,6 +49,7 @@ class CycleState:
         dealt: whose turn each claim has. backlog: claims that came at one moment.
         ways: (n, k) the shapes that each line is tried as, one a pool; the first fills up.
         kept_out: who would delay a reservation, and how many had been dropped by then.
+        settled: (n,) lines that only start where there is room, in a quick schedule.
         unchanged: (n,) lines that keep their reasons in a quick schedule (``quick_turns``).
     """
 
@@ -100,6 +101,7 @@ class CycleState:
             situation, self.ledger, self.now, self.takers, self.first
         )
         self.kept_out: list[tuple[request.PlacementRequest, int]] = []
+        self.settled: snapshots.Mask = np.zeros(len(situation.lines), dtype=np.bool_)
         self.unchanged: snapshots.Mask = np.zeros(len(situation.lines), dtype=np.bool_)
 
     def tries(self, ask: request.PlacementRequest) -> tuple[request.PlacementRequest, ...]:

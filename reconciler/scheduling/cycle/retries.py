@@ -21,7 +21,7 @@ def after_rise(
     again = turns.blocked.with_kinds(
         frozenset({BlockKind.NO_CAPACITY, BlockKind.HAS_RESERVATION, BlockKind.STRICT})
     )
-    again &= ~np.isin(turns.columns.queue, list(risen))
+    again &= ~np.isin(turns.columns.queue, list(risen)) & ~turns.settled
     passing.forget()
     _restore(turns, passing, np.flatnonzero(again))
 

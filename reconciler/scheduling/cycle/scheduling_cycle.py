@@ -103,8 +103,7 @@ class SchedulingCycle(actions.Actions):
         over = self._over()
         self._turns()
         risen = self._over() - over
-        reclaims = self.situation.policy.reclaim and self.quick is None
-        if risen and reclaims and self.prospects.evictable.any():
+        if risen and self.situation.policy.reclaim and self.prospects.evictable.any():
             retries.after_rise(self, self.passing, risen)
             self._turns()
         for _ in range(LOOKS_MAX):
@@ -112,6 +111,8 @@ class SchedulingCycle(actions.Actions):
                 break
             self._turns()
         self.evictions += partial_gangs.broken_up(self.situation, self.placements, self.promised)
+        if self.quick is not None:
+            self.quick.tell_of_reservations()
         # circles with this: all of it would wait for the collector of garbage
         del self.passing, self.preceding, self.quick
         self.calendar.protected = None
@@ -351,7 +352,7 @@ class SchedulingCycle(actions.Actions):
 
     def _is_settled(self, ask: request.PlacementRequest) -> bool:
         """Return True if an ask only starts where there is room, as this is a quick schedule."""
-        return self.quick is not None and bool(self.quick.settled[ask.progress.line])
+        return bool(self.settled[ask.progress.line])
 
     def _idle(self, ask: request.PlacementRequest) -> None:
         """A turn that comes to nothing, with those of the same queue that follow at once."""

@@ -8,7 +8,9 @@ import pytest
 from reconciler.core import schedule_reuse
 from reconciler.model import desired
 from reconciler.model.state import outcome
+from reconciler.model.state.states import JobState
 from reconciler.model.values.resources import Resources
+from tests.unit.core.pools import test_provisioning
 from tests.unit.core.world import World, job
 
 FULL_S = 30.0
@@ -157,3 +159,46 @@ def test_a_full_schedule_follows_although_nothing_happens() -> None:
     world.now = inputs.full_until
     world.cycle()
     assert made(world) == "full"
+
+
+def test_who_lost_a_reservation_to_new_work_is_not_told_to_have_it() -> None:
+    world = World(nodes=1, cpu=4)
+    world.pace = schedule_reuse.Pace(quick_lines_min=1, full_each_s=FULL_S, full_s_max=FULL_S)
+    world.commit(job("first", cpu=3, time_limit_s=600))
+    world.settle()
+    world.now += 1.0
+    world.commit(job("four", cpu=4, time_limit_s=600))
+    world.settle()
+    world.advance(FULL_S)
+    assert "room is reserved for it" in message(world, "four")
+    world.commit(job("urgent", cpu=1, priority=90, time_limit_s=86_400))
+    world.settle()
+    assert made(world) == "quick"
+    assert world.states()["urgent"] == "Running"
+    reserved = {one.job for one in world.memory.scheduler_state.kept}
+    assert ("room is reserved for it" in message(world, "four")) == ("four" in reserved)
+
+
+def message(world: World, name: str) -> str:
+    reasons = world.memory.reasons[world.memory.jobs[name].reason_key]
+    return reasons[0].message
+
+
+def test_what_a_pool_grows_for_is_told_so_by_cycles_with_and_without_a_cache() -> None:
+    cloud = test_provisioning.Cloud(msgspec.structs.replace(test_provisioning.ASKED, maximum=1))
+    cloud.pace = schedule_reuse.Pace(quick_lines_min=1, full_each_s=FULL_S, full_s_max=FULL_S)
+    cloud.fails = {"create"}
+    cloud.go()
+    cloud.commit(test_provisioning.cores("first"))
+    cloud.go(40)
+    quick = 0
+    for number in range(12):
+        cloud.now += 3.0
+        new = test_provisioning.cores(f"more{number}", cpu=1 + number % 4, priority=number % 3)
+        cloud.commit(new)
+        cloud.hear()
+        inputs = cloud.cycle().schedule_inputs
+        quick += inputs is not None and inputs.quick
+        waiting = [r for r in cloud.memory.jobs.values() if r.state is JobState.PENDING]
+        assert all(cloud.memory.reasons.get(record.reason_key) for record in waiting)
+    assert quick > 6
