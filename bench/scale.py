@@ -6,7 +6,8 @@ from the seed. The plain work has no time limits, so that there are no reservati
 checkpoint; ``--mix`` adds traits of real work (``bench/mixes.py``), and measures a quarter of the
 cluster and the whole. Each figure is one call of ``reconcile`` with what cycles recall, and taking
 its outcome into the memory: the changes, the snapshot, decisions, all reasons and the records are
-in it. Who is evicted leaves before the next cycle. ``--csv`` writes what the cycles of smaller
+in it. Who is evicted leaves before the next cycle. Most cycles have quick schedules
+(decision 43); what full ones cost is told apart. ``--csv`` writes what the cycles of smaller
 clusters cost. The simplest scheduler places the same jobs (``bench/first_fit.py``).
 """
 
@@ -20,6 +21,7 @@ from typing import Any
 from bench import beds, first_fit, mixes, situations
 from bench.options import count, new_file
 from reconciler.controller.host import gc_tuning
+from reconciler.core import schedule_reuse
 from reconciler.model import desired
 from reconciler.model.state import outcome
 from reconciler.model.values.resources import Resources
@@ -112,6 +114,7 @@ def measure(
         "steady": [],
         "steady_cpu": [],
         "steady_phases": [],
+        "steady_full": [],
         "evictions": 0,
         "records": 0,
     }
@@ -128,6 +131,8 @@ def measure(
         found["steady"].append(steady.wall_s)
         found["steady_cpu"].append(steady.cpu_s)
         found["steady_phases"].append(steady.phases)
+        if _is_full(steady):
+            found["steady_full"].append(steady.cpu_s)
         found["evictions"] += sum(
             isinstance(action, outcome.StopAttempt) for action in steady.result.actions
         )
@@ -136,16 +141,30 @@ def measure(
         what: statistics.median(cycle.cpu_s for cycle in single(bed, what, 3))
         for what in ("arrival", "end", "report")
     }
+    found["full"] = {
+        what: statistics.median(
+            cycle.cpu_s for cycle in single(bed, what, 3, schedule_reuse.PACE.full_s_max)
+        )
+        for what in ("arrival", "end")
+    }
     return found
 
 
-def single(bed: Bed, what: str, times: int) -> list[beds.Cycle]:
-    """Return so many cycles in each of which one thing happens: an arrival, an end, a report."""
+def _is_full(cycle: beds.Cycle) -> bool:
+    inputs = cycle.result.schedule_inputs
+    return inputs is None or not inputs.quick
+
+
+def single(bed: Bed, what: str, times: int, apart_s: float = 1.0) -> list[beds.Cycle]:
+    """Return so many cycles in each of which one thing happens: an arrival, an end, a report.
+
+    ``apart_s``: seconds before each; after ``full_s_max`` its schedule is a full one.
+    """
     found = []
     for _ in range(times):
         bed.now += 1.0
         bed.cycle()  # whoever was evicted or started says so here
-        bed.now += 1.0
+        bed.now += apart_s
         attempt = next(iter(bed.running.values()))
         if what == "arrival":
             bed.arrive(1)
@@ -231,10 +250,16 @@ def _rows(smallest: dict[str, Any], largest: dict[str, Any], cycles: int) -> lis
         ),
         situations.row("steady_cpu_s", steady_cpu, "s"),
         situations.row("steady_most_s", max(largest["steady"]), "s"),
+        situations.row("steady_full", len(largest["steady_full"]), f"of {cycles} cycles"),
+        situations.row("steady_full_cpu_s", max(largest["steady_full"], default=0.0), "s"),
         situations.row("steady_evictions", largest["evictions"] / cycles, "per cycle"),
         *(
             situations.row(f"single_{what}_cpu_s", cpu_s, "s", below=0.01)
             for what, cpu_s in largest["single"].items()
+        ),
+        *(
+            situations.row(f"full_{what}_cpu_s", cpu_s, "s")
+            for what, cpu_s in largest["full"].items()
         ),
         situations.row(f"first_growth_at_{times:g}x", growth, "times", below=1.1 * times),
         situations.row(f"steady_growth_at_{times:g}x", steady_growth, "times", below=1.1 * times),

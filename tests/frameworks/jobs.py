@@ -20,7 +20,6 @@ ENDED = ("Succeeded", "Failed", "TimedOut", "Cancelled")
 
 RANKS = """\
 import os
-import sys
 import torch
 import torch.distributed as dist
 
@@ -28,9 +27,8 @@ dist.init_process_group("gloo")
 total = torch.tensor([float(dist.get_rank())])
 dist.all_reduce(total)
 # one write a line, as all ranks of a task share its output
-sys.stdout.write(f"rank {dist.get_rank()} of {dist.get_world_size()} "
-                 f"task {os.environ['MUSTER_RANK']} sum {int(total)}\n")
-sys.stdout.flush()
+os.write(1, f"rank {dist.get_rank()} of {dist.get_world_size()} "
+            f"task {os.environ['MUSTER_RANK']} sum {int(total)}\\n".encode())
 dist.barrier()
 dist.destroy_process_group()
 """
