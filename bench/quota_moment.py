@@ -100,7 +100,7 @@ class QuotaMoment(moment.Moment):
         return max(covered, default=0)
 
     def _covered(self, queue: desired.Queue, each: Sequence[int], waiting: int) -> int:
-        """How many elements of a size what is left of a queue's own guarantee covers."""
+        """Return how many elements of a size the rest of a queue's own guarantee covers."""
         used = self.used()[queue.name]
         bounds = zip(queue.guaranteed.as_vector(), used, each, strict=True)
         fits = [
@@ -110,7 +110,7 @@ class QuotaMoment(moment.Moment):
 
 
 def _passes(bounds: Sequence[int | None], used: Sequence[int], each: Sequence[int]) -> bool:
-    """Whether one more of a size would pass any bound."""
+    """Return True if one more of a size would pass any bound."""
     return any(
         bound is not None and more and taken + more > bound
         for bound, taken, more in zip(bounds, used, each, strict=True)

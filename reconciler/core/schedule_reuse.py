@@ -28,7 +28,7 @@ SAMPLE_S = 60.0
 
 
 class Pace(NamedTuple):
-    """How often schedules are made, and how often in full.
+    """Pace of schedules: how often they are made, and how often in full.
 
     Attributes:
         quick_lines_min: with so many lines of waiting work quick schedules come between full ones.
